@@ -1,0 +1,192 @@
+"""The options of a request, frozen and checked when made; unknown names raise."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar, dataclass_transform, get_args
+
+from rapid_core.errors import OptionError, UnknownOptionError
+
+T = TypeVar("T")
+
+Tail = Literal["reference", "paper"] | None
+Fit = Literal["error", "retrieve", "middle"]
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def _options(cls: type[T]) -> type[T]:
+    """A frozen, keyword-only dataclass whose unknown names raise `UnknownOptionError`."""
+    made = dataclass(frozen=True, kw_only=True)(cls)
+    known = [field.name for field in fields(made)]  # type: ignore[arg-type]
+    generated: Callable[..., None] = made.__init__
+
+    @functools.wraps(generated)
+    def checked(self: Any, **options: Any) -> None:
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise UnknownOptionError(
+                    f"{cls.__name__} has no option {name!r}{hint} It knows: {', '.join(known)}"
+                )
+        generated(self, **options)
+
+    made.__init__ = checked  # type: ignore[method-assign]
+    return made
+
+
+def _whole(name: str, value: object, least: int) -> int:
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise OptionError(f"{name} must be a whole number, got {value!r}")
+    if number < least:
+        raise OptionError(f"{name} must be at least {least}, got {number}")
+    return number
+
+
+def _real(name: str, value: object, low: float, high: float = math.inf, *, open_low: bool = False) -> float:
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        raise OptionError(f"{name} must be a number, got {value!r}")
+    number = float(value)
+    inside = (low < number if open_low else low <= number) and number <= high
+    if not inside or math.isinf(number):
+        above = f"{'above' if open_low else 'at least'} {low:g}"
+        bound = f"{above} and finite" if math.isinf(high) else f"{above} and at most {high:g}"
+        raise OptionError(f"{name} must be {bound}, got {number}")
+    return number
+
+
+def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """Raise `OptionError` unless `value` is one of `choices`."""
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise OptionError(f"{name} must be one of {listed}, got {value!r}")
+
+
+@_options
+class Sampling:
+    """How tokens are chosen, on both sides alike.
+
+    temperature: 0 is greedy. top_k: 0 is off. top_p: 1 is off. min_p: 0 is off.
+    repetition_penalty: 1 is off; divides the logits of what prompt and answer hold.
+    presence_penalty, frequency_penalty: 0 is off; subtracted for what the answer holds.
+    max_new_tokens: of the answer. stop: text before which the answer is cut.
+    seed: None draws a fresh one, and the statistics name it.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    max_new_tokens: int = 512
+    stop: str | Sequence[str] = ()
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        checked: dict[str, object] = {
+            "temperature": _real("temperature", self.temperature, 0),
+            "top_k": _whole("top_k", self.top_k, 0),
+            "top_p": _real("top_p", self.top_p, 0, 1, open_low=True),
+            "min_p": _real("min_p", self.min_p, 0, 1),
+            "repetition_penalty": _real("repetition_penalty", self.repetition_penalty, 0, open_low=True),
+            "presence_penalty": _real("presence_penalty", self.presence_penalty, -2, 2),
+            "frequency_penalty": _real("frequency_penalty", self.frequency_penalty, -2, 2),
+            "max_new_tokens": _whole("max_new_tokens", self.max_new_tokens, 1),
+        }
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if any(not isinstance(text, str) or not text for text in stop):
+            raise OptionError(f"stop must be text that is not empty, got {self.stop!r}")
+        checked["stop"] = stop
+        if self.seed is not None:
+            checked["seed"] = _whole("seed", self.seed, 0)
+            if checked["seed"] >= 2**63:  # type: ignore[operator]
+                raise OptionError(f"seed must be below 2**63, got {self.seed}")
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most probable token is taken, and no random number is used."""
+        return self.temperature == 0
+
+    @property
+    def penalised(self) -> bool:
+        """Whether the choice depends on what stands in the prompt or the answer."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+
+@_options
+class Speculation:
+    """How drafts are made and how much of the drafter's focus is passed on (paper, sections 3 and 4).
+
+    gamma: draft tokens a round. eta: strength of the knowledge transfer; 0 is lossless.
+    tail, alpha: the tail cut of the transfer, see `rapid_core.verification.augmented_target`.
+    draft_confidence: end a draft after a token to which the drafter gave less; 0 is off.
+    enabled: False is plain decoding by the target.
+    """
+
+    gamma: int = 10
+    eta: float = 10.0
+    tail: Tail = "reference"
+    alpha: float = 0.1
+    draft_confidence: float = 0.0
+    enabled: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gamma", _whole("gamma", self.gamma, 1))
+        object.__setattr__(self, "eta", _real("eta", self.eta, 0))
+        object.__setattr__(self, "alpha", _real("alpha", self.alpha, 0, 1))
+        object.__setattr__(self, "draft_confidence", _real("draft_confidence", self.draft_confidence, 0, 1))
+        check_choice("tail", self.tail, ("reference", "paper", None))
+        check_choice("enabled", self.enabled, (True, False))
+
+    @classmethod
+    def lossless(cls, **options: Any) -> Speculation:
+        """Speculation with eta = 0: the output distribution is the target's own."""
+        return cls(**{**options, "eta": 0.0})
+
+    @classmethod
+    def off(cls) -> Speculation:
+        """Plain decoding by the target, through the same code: the honest baseline."""
+        return cls(enabled=False)
+
+
+@_options
+class Retrieval:
+    """How the drafter's passages are found (paper, section 4.1).
+
+    encoder: a hub name, a local folder, or "demo". chunk_tokens: tokens of the target's
+    tokenizer in a chunk, at the most. threshold: chunks whose cosine similarity is lower are
+    dropped. floor_tokens, ratio: the retrieved length is input / ratio but no less than the
+    floor, and never more than a quarter of the input.
+    """
+
+    encoder: str = "BAAI/bge-m3"
+    chunk_tokens: int = 512
+    threshold: float = 0.3
+    floor_tokens: int = 4096
+    ratio: float = 24
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.encoder, str) or not self.encoder:
+            raise OptionError(f"encoder must be a hub name, a folder or 'demo', got {self.encoder!r}")
+        object.__setattr__(self, "chunk_tokens", _whole("chunk_tokens", self.chunk_tokens, 16))
+        object.__setattr__(self, "threshold", _real("threshold", self.threshold, -1, 1))
+        object.__setattr__(self, "floor_tokens", _whole("floor_tokens", self.floor_tokens, 1))
+        object.__setattr__(self, "ratio", _real("ratio", self.ratio, 1))
+
+
+def check_fit(fit: object) -> None:
+    """Raise `OptionError` unless `fit` is a way to fit a document into the window."""
+    check_choice("fit", fit, get_args(Fit))

@@ -1,0 +1,137 @@
+"""Which text is the long context, and what is the question.
+
+A request is messages and perhaps a document. What comes out is a `Task`: the messages with one
+place for the document, so that the target's prompt holds all of it at that place and the
+drafter's prompt holds the retrieved passages at the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import get_args
+
+from rapid_core.datatypes import Chunk, LongContext, Message, Role
+from rapid_core.errors import InputError
+
+# A message of fewer tokens is read as it is: retrieving from it would cost more than it saves.
+LONG_MESSAGE_TOKENS = 1024
+# The part of a long message that is taken for its question is at most this long.
+QUESTION_CHARACTERS = 2000
+# A last message of so few words ("and in 1942?") is searched for together with the one before it.
+FOLLOW_UP_WORDS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Messages with a place for the document: `before`, document, `after` in message `index`."""
+
+    messages: tuple[Message, ...]
+    query: str
+    context: LongContext | None = None
+    index: int = 0
+    before: str = ""
+    after: str = ""
+
+    def with_context(self, text: str) -> tuple[Message, ...]:
+        """The messages with `text` where the document belongs."""
+        if self.context is None:
+            return self.messages
+        holder = self.messages[self.index]
+        content = self.before + text + self.after if text else (self.before + self.after).strip()
+        return (*self.messages[: self.index], replace(holder, content=content), *self.messages[self.index + 1 :])
+
+
+def read_messages(prompt: str | Sequence[Message]) -> tuple[Message, ...]:
+    """Check what the caller asks: text, or messages that end with one to answer.
+
+    Raises `InputError` for an empty list, an unknown role, or an empty question.
+    """
+    messages = (Message("user", prompt),) if isinstance(prompt, str) else tuple(prompt)
+    if not messages:
+        raise InputError("a request needs at least one message, got none; pass a question or a list of Message")
+    for position, message in enumerate(messages):
+        if not isinstance(message, Message):
+            raise InputError(f"message {position} must be a Message, got {type(message).__name__}")
+        if message.role not in get_args(Role):
+            raise InputError(f"message {position}: role must be one of {get_args(Role)}, got {message.role!r}")
+        if not isinstance(message.content, str):
+            raise InputError(f"message {position}: content must be text, got {type(message.content).__name__}")
+    if messages[-1].role not in ("user", "tool"):
+        raise InputError(f"the last message must be from 'user' or 'tool', got {messages[-1].role!r}")
+    if not messages[-1].content.strip():
+        raise InputError("the question must not be empty; the last message has no text")
+    return messages
+
+
+def read_context(context: str | LongContext) -> LongContext:
+    """Check the document and the chunks that the caller brings.
+
+    Raises `InputError` for an empty document or a chunk that is not text.
+    """
+    given = LongContext(context) if isinstance(context, str) else context
+    if not isinstance(given, LongContext) or not isinstance(given.text, str):
+        raise InputError(f"context must be text or a LongContext, got {type(context).__name__}")
+    if not given.text.strip():
+        raise InputError("the document must not be empty; leave context out to ask without one")
+    if given.chunks is None:
+        return given
+    chunks = tuple(_read_chunk(chunk, given.text) for chunk in given.chunks)
+    return LongContext(given.text, chunks)
+
+
+def _read_chunk(chunk: Chunk | str, text: str) -> Chunk:
+    if isinstance(chunk, str):
+        start = text.find(chunk)
+        chunk = Chunk(chunk, start, start + len(chunk) if start >= 0 else -1)
+    if not isinstance(chunk, Chunk):
+        raise InputError(f"a chunk must be text or a Chunk, got {type(chunk).__name__}")
+    if not chunk.text.strip():
+        raise InputError("a chunk must not be empty; drop it from LongContext.chunks")
+    return chunk
+
+
+def split(
+    messages: tuple[Message, ...], context: LongContext | None, count_tokens: Callable[[str], int]
+) -> Task:
+    """Find the place of the document, and what to search for in it.
+
+    A document of the caller stands before the first user message, where later turns leave it
+    untouched. Without one, a long last message is split into its document and its question.
+    """
+    query = _query(messages)
+    if context is not None:
+        index = next((i for i, message in enumerate(messages) if message.role == "user"), len(messages) - 1)
+        after = "\n\n" + messages[index].content
+        return Task(messages, query, context, index, "", after)
+    # Tokenizing costs time, and a text of so few characters is hardly ever so many tokens.
+    last = messages[-1].content
+    if len(last) < LONG_MESSAGE_TOKENS or count_tokens(last) < LONG_MESSAGE_TOKENS:
+        return Task(messages, query)
+    before, document, after = _split_long_message(last)
+    question = (before + after).strip() or last[-QUESTION_CHARACTERS:]
+    return Task(messages, question, LongContext(document), len(messages) - 1, before, after)
+
+
+def _query(messages: tuple[Message, ...]) -> str:
+    questions = [message.content for message in messages if message.role == "user"] or [messages[-1].content]
+    if len(questions) > 1 and len(questions[-1].split()) <= FOLLOW_UP_WORDS:
+        return questions[-2] + "\n" + questions[-1]
+    return questions[-1]
+
+
+def _split_long_message(text: str) -> tuple[str, str, str]:
+    """(before, document, after): the question is the short paragraph at the end, or at the start."""
+    separator = "\n\n" if "\n\n" in text.strip() else "\n"
+    body = text.rstrip()
+    head_end, tail_start = body.find(separator), body.rfind(separator)
+    if head_end < 0:
+        return "", text, ""
+    head, tail = body[:head_end], body[tail_start:]
+    short = min(QUESTION_CHARACTERS, len(text) // 4)
+    if len(tail) <= short and (tail.rstrip().endswith("?") or not head.rstrip().endswith((":", "?"))):
+        return "", text[:tail_start], text[tail_start:]
+    if len(head) <= short:
+        document_start = head_end + len(separator)
+        return text[:document_start], text[document_start:], ""
+    return "", text, ""

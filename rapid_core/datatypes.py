@@ -1,0 +1,164 @@
+"""The frozen records that cross the steps, in the order in which they are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+Role = Literal["system", "user", "assistant", "tool"]
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A passage of the document.
+
+    `start` and `end` are character offsets into the document, -1 where they are not known.
+    `score` is the cosine similarity to the question, NaN where nobody measured it.
+    """
+
+    text: str
+    start: int = -1
+    end: int = -1
+    score: float = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class LongContext:
+    """The document that the target reads whole, and what the drafter reads of it.
+
+    With `chunks` given they are used as they are, in their order, and no index is built; an
+    empty tuple says that retrieval found nothing. Without, passages are retrieved on the fly.
+    """
+
+    text: str
+    chunks: tuple[Chunk, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPair:
+    """Token ids of the two prompts; `drafter_ids` is None where nobody drafts."""
+
+    target_ids: tuple[int, ...]
+    drafter_ids: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a drafter proposes in one round.
+
+    ids: [k] int64. probs: [k, V], the distribution that each id was drawn from; for a greedy
+    drafter its distribution at temperature 1, which the transfer needs.
+    """
+
+    ids: torch.Tensor
+    probs: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What verification says: the first `accepted` drafts stand, and `next_id` follows them."""
+
+    accepted: int
+    next_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One committed token. `drafted` says that the drafter proposed it; `round` counts from 0."""
+
+    id: int
+    drafted: bool
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of the target's side. `cached_tokens` of the prompt needed no prefill."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a request cost, and how the drafts fared.
+
+    Times are seconds of wall clock. `transferred` counts the emitted tokens whose choice had
+    the drafter's transfer (eta > 0 at a drafted position). `notes` are sentences about
+    everything that was decided for the user: a plain fallback, a cut, a budget that shrank.
+    """
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    transferred: int = 0
+    drafter_prompt_tokens: int = 0
+    drafter_cached_tokens: int = 0
+    context_tokens: int = 0
+    retrieved: tuple[Chunk, ...] = ()
+    retrieval_s: float = 0.0
+    prefill_s: float = 0.0
+    draft_prefill_s: float = 0.0
+    decode_s: float = 0.0
+    time_to_first_token_s: float = 0.0
+    tokens_per_s: float = 0.0
+    seed: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted drafts over all drafts; 0 where nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of the streamed answer.
+
+    `text` is what became final since the last delta, `events` are the tokens behind it. Only
+    the last delta has `finish_reason`, `usage` and `stats`.
+    """
+
+    text: str
+    events: tuple[TokenEvent, ...] = ()
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    stats: Stats | None = None
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The ids of the tokens behind this piece."""
+        return tuple(event.id for event in self.events)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A whole answer: the deltas of a stream, added up.
+
+    `token_ids` are all that were generated, an end-of-sequence id included; `text` is cut
+    before a stop string.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    usage: Usage = field(default_factory=Usage)
+    stats: Stats = field(default_factory=Stats)

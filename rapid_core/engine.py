@@ -1,0 +1,389 @@
+"""`RapidEngine`: text in, text out, statistics."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rapid_core.background import iterate_in_thread
+from rapid_core.config import Fit, Retrieval, Sampling, Speculation, check_fit
+from rapid_core.context import Task, read_context, read_messages, split
+from rapid_core.datatypes import Delta, LongContext, Message, PromptPair, Result, Stats, TokenEvent, Usage
+from rapid_core.decoder import Decoder
+from rapid_core.drafting import RagDrafter
+from rapid_core.errors import EngineStateError, OptionError
+from rapid_core.loading import LoadedModel, check_same_vocabulary, load_model, resolve_device, same_model
+from rapid_core.planning import Plan, Planner
+from rapid_core.prompts import ChatPrompter
+from rapid_core.retrieval import Encoder
+from rapid_core.runner import ModelRunner
+from rapid_core.sampling import Sampler
+from rapid_core.streaming import TextStream
+from rapid_core.turns import Turn, Turns
+
+Prompt = str | Sequence[Message]
+Progress = Callable[[str, int, int], None]
+IsCancelled = Callable[[], bool]
+
+
+class _CancelledError(Exception):
+    """Ends a prefill whose caller has given up; never leaves this module."""
+
+
+def _never() -> bool:
+    return False
+
+
+def _silent(stage: str, done: int, total: int) -> None:
+    """Report progress to nobody."""
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A checked request."""
+
+    task: Task
+    sampling: Sampling
+    speculation: Speculation
+    fit: Fit
+    progress: Progress
+
+
+class RapidEngine:
+    """A target and a drafter that answer questions about long documents.
+
+    One engine serves one request at a time; others wait their turn, in order. `close()`, or
+    leaving a `with` block, frees the memory.
+    """
+
+    def __init__(
+        self,
+        target: LoadedModel,
+        drafter: LoadedModel | None = None,
+        *,
+        retrieval: Retrieval | None = None,
+        encoder: Encoder | None = None,
+        encoder_device: str = "cpu",
+    ) -> None:
+        """Take models that are already loaded; without a drafter the target drafts for itself.
+
+        encoder: one to use in place of the one that `retrieval` names.
+        """
+        self.target, self.drafter = target, drafter or target
+        self.retrieval = retrieval or Retrieval()
+        shared = self.target.model is self.drafter.model
+        vocab_size = target.logit_size if shared else check_same_vocabulary(target, self.drafter)
+        self._self_speculating = shared
+        self._target = ModelRunner(target.model, role="target", vocab_size=vocab_size)
+        self._drafter = ModelRunner(self.drafter.model, role="drafter", vocab_size=vocab_size)
+        self._prompter = ChatPrompter(target.tokenizer)
+        self._planner = Planner(
+            self._prompter,
+            self.retrieval,
+            window=self._target.window,
+            drafter_window=self._drafter.window,
+            encoder=encoder,
+            encoder_device=encoder_device,
+        )
+        self._turns = Turns()
+        self._closed = False
+
+    @classmethod
+    def load(
+        cls,
+        target: str,
+        drafter: str | None = None,
+        *,
+        device: str = "auto",
+        drafter_device: str | None = None,
+        dtype: str = "auto",
+        drafter_dtype: str | None = None,
+        retrieval: Retrieval | None = None,
+        trust_remote_code: bool = False,
+    ) -> RapidEngine:
+        """Load models by hub name, folder, `.gguf` file or "demo".
+
+        A drafter that is None, or the same as the target, shares its weights. drafter_device
+        and drafter_dtype are the target's unless given. The demo brings its own encoder: with
+        target "demo" the default one, which lies on a hub, is replaced by it.
+        Raises `LoadError` and its kind.
+        """
+        retrieval = retrieval or Retrieval()
+        if target == "demo" and retrieval.encoder == Retrieval().encoder:
+            retrieval = replace(retrieval, encoder="demo")
+        loaded = load_model(target, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+        loaded_drafter = None
+        if drafter is not None and not (
+            same_model(target, drafter) and drafter_device in (None, device) and drafter_dtype in (None, dtype)
+        ):
+            loaded_drafter = load_model(
+                drafter,
+                device=drafter_device or device,
+                dtype=drafter_dtype or dtype,
+                trust_remote_code=trust_remote_code,
+            )
+        elif drafter is None and (drafter_device is not None or drafter_dtype is not None):
+            raise OptionError("drafter_device and drafter_dtype need a drafter; name one, or leave them out")
+        return cls(loaded, loaded_drafter, retrieval=retrieval, encoder_device=resolve_device(device))
+
+    @property
+    def window(self) -> int:
+        """The target's window in tokens, prompt and answer together."""
+        return self._target.window
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of `text` for the target."""
+        return self._prompter.count_tokens(text)
+
+    def prompts(
+        self,
+        prompt: Prompt,
+        *,
+        context: str | LongContext | None = None,
+        sampling: Sampling | None = None,
+        speculation: Speculation | None = None,
+        fit: Fit = "error",
+    ) -> PromptPair:
+        """The two prompts that `generate` would use, as token ids."""
+        request = self._request(prompt, context, sampling, speculation, fit, None)
+        turn = self._turns.join()
+        try:
+            turn.wait(_never)
+            return self._plan(request, request.progress).prompts
+        finally:
+            turn.leave()
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        context: str | LongContext | None = None,
+        sampling: Sampling | None = None,
+        speculation: Speculation | None = None,
+        fit: Fit = "error",
+        progress: Progress | None = None,
+    ) -> Result:
+        """Answer a question, or the last of some messages, about a document.
+
+        context: the document; without one a long last message is split by itself. fit: what to
+        do with a document that does not fit the target's window. progress: called with
+        ("index" | "prefill" | "draft prefill", done, total).
+        Raises `RapidError` for input and options that break a rule, before any work.
+        """
+        return add_up(
+            self.stream(
+                prompt, context=context, sampling=sampling, speculation=speculation, fit=fit, progress=progress
+            )
+        )
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        context: str | LongContext | None = None,
+        sampling: Sampling | None = None,
+        speculation: Speculation | None = None,
+        fit: Fit = "error",
+        progress: Progress | None = None,
+    ) -> Iterator[Delta]:
+        """Like `generate`, piece by piece; the last delta has finish_reason, usage and stats.
+
+        Closing the iterator stops the work, and the engine is free for the next request.
+        """
+        request = self._request(prompt, context, sampling, speculation, fit, progress)
+        return self._serve(request, self._turns.join, _never)
+
+    async def agenerate(
+        self,
+        prompt: Prompt,
+        *,
+        context: str | LongContext | None = None,
+        sampling: Sampling | None = None,
+        speculation: Speculation | None = None,
+        fit: Fit = "error",
+        progress: Progress | None = None,
+    ) -> Result:
+        """`generate` without blocking the event loop; cancelling the task stops the work."""
+        stream = self.astream(
+            prompt, context=context, sampling=sampling, speculation=speculation, fit=fit, progress=progress
+        )
+        return add_up([delta async for delta in stream])
+
+    async def astream(
+        self,
+        prompt: Prompt,
+        *,
+        context: str | LongContext | None = None,
+        sampling: Sampling | None = None,
+        speculation: Speculation | None = None,
+        fit: Fit = "error",
+        progress: Progress | None = None,
+    ) -> AsyncIterator[Delta]:
+        """`stream` without blocking the event loop; `progress` is called from another thread."""
+        request = self._request(prompt, context, sampling, speculation, fit, progress)
+        # The place in the queue is taken here: threads start in no order.
+        turn = self._turns.join()
+        try:
+            async for delta in iterate_in_thread(lambda cancelled: self._serve(request, lambda: turn, cancelled)):
+                yield delta
+        finally:
+            # A thread that never came to start must not keep its place.
+            if not turn.started:
+                turn.leave()
+
+    def close(self) -> None:
+        """Wait for the request that runs, then free models, caches and indexes."""
+        if self._closed:
+            return
+        turn = self._turns.join()
+        try:
+            turn.wait(_never)
+            self._closed = True
+            self._planner.close()
+            self._target.clear()
+            self._drafter.clear()
+            del self.target, self.drafter, self._target.model, self._drafter.model
+        finally:
+            turn.leave()
+
+    def __enter__(self) -> RapidEngine:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def _request(
+        self,
+        prompt: Prompt,
+        context: str | LongContext | None,
+        sampling: Sampling | None,
+        speculation: Speculation | None,
+        fit: Fit,
+        progress: Progress | None,
+    ) -> _Request:
+        if self._closed:
+            raise EngineStateError("a closed engine cannot answer; load another one")
+        check_fit(fit)
+        messages = read_messages(prompt)
+        document = read_context(context) if context is not None else None
+        task = split(messages, document, self._prompter.count_tokens)
+        return _Request(task, sampling or Sampling(), speculation or Speculation(), fit, progress or _silent)
+
+    def _serve(self, request: _Request, join: Callable[[], Turn], is_cancelled: IsCancelled) -> Iterator[Delta]:
+        turn = join()
+        try:
+            if turn.wait(is_cancelled):
+                if self._closed:
+                    raise EngineStateError("the engine was closed while this request waited; load another one")
+                yield from self._answer(request, is_cancelled)
+            else:
+                yield Delta("", finish_reason="cancelled", usage=Usage(), stats=Stats())
+        finally:
+            turn.leave()
+
+    def _answer(self, request: _Request, is_cancelled: IsCancelled) -> Iterator[Delta]:
+        """One request from its prompts to its last delta."""
+        started = time.perf_counter()
+
+        def progress(stage: str, done: int, total: int) -> None:
+            if is_cancelled():
+                raise _CancelledError
+            request.progress(stage, done, total)
+
+        try:
+            plan = self._plan(request, progress)
+            prompt_ids, drafter_ids = plan.prompts.target_ids, plan.prompts.drafter_ids
+            reserve = request.sampling.max_new_tokens + request.speculation.gamma + 1
+            prefill_started = time.perf_counter()
+            cached = self._target.prefill(prompt_ids, reserve=reserve, on_chunk=lambda a, b: progress("prefill", a, b))
+            draft_started = time.perf_counter()
+            draft_cached = 0
+            if drafter_ids is not None:
+                draft_cached = self._drafter.prefill(
+                    drafter_ids, reserve=reserve, on_chunk=lambda a, b: progress("draft prefill", a, b)
+                )
+        except _CancelledError:
+            yield Delta("", finish_reason="cancelled", usage=Usage(), stats=Stats())
+            return
+        decode_started = time.perf_counter()
+        seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63)
+        decoder = self._decoder(request, plan, seed, is_cancelled)
+        text = TextStream(self.target.tokenizer, request.sampling.stop)
+        first_token_s = 0.0
+        for event in decoder.tokens():
+            first_token_s = first_token_s or time.perf_counter() - started
+            delta = text.push(event)
+            if delta is not None:
+                yield delta
+            if text.stopped:
+                break
+        rest = text.flush()
+        counts, now = decoder.counts, time.perf_counter()
+        if counts.drafter_full:
+            plan.notes.append("the drafter's window filled up, and the answer went on plainly")
+        stats = Stats(
+            rounds=counts.rounds,
+            drafted=counts.drafted,
+            accepted=counts.accepted,
+            transferred=counts.transferred,
+            drafter_prompt_tokens=len(drafter_ids or ()),
+            drafter_cached_tokens=draft_cached,
+            context_tokens=plan.context_tokens,
+            retrieved=plan.retrieved,
+            retrieval_s=plan.retrieval_s,
+            prefill_s=draft_started - prefill_started,
+            draft_prefill_s=decode_started - draft_started,
+            decode_s=now - decode_started,
+            time_to_first_token_s=first_token_s,
+            tokens_per_s=text.tokens / max(now - decode_started, 1e-9),
+            seed=seed,
+            notes=tuple(plan.notes),
+        )
+        usage = Usage(len(prompt_ids), text.tokens, cached)
+        reason = "stop" if text.stopped else decoder.finish_reason
+        yield Delta(rest.text if rest else "", rest.events if rest else (), reason, usage, stats)
+
+    def _plan(self, request: _Request, progress: Progress) -> Plan:
+        return self._planner.plan(
+            request.task,
+            fit=request.fit,
+            reserve=request.sampling.max_new_tokens,
+            drafts=request.speculation.enabled,
+            drafts_without_context=not self._self_speculating,
+            on_progress=progress,
+        )
+
+    def _decoder(self, request: _Request, plan: Plan, seed: int, is_cancelled: IsCancelled) -> Decoder:
+        prompt_ids, size = plan.prompts.target_ids, self._target.vocab_size
+        drafter = None
+        if plan.prompts.drafter_ids is not None:
+            # Drafts must not be drawn with the numbers that decide about them: another seed.
+            sampler = Sampler(request.sampling, size, prompt_ids, self._drafter.device, seed ^ 0x5DEECE66D)
+            drafter = RagDrafter(self._drafter, sampler, request.speculation, self.target.eos_ids)
+        return Decoder(
+            self._target,
+            drafter,
+            Sampler(request.sampling, size, prompt_ids, self._target.device, seed),
+            request.speculation,
+            max_new_tokens=request.sampling.max_new_tokens,
+            eos_ids=self.target.eos_ids,
+            is_cancelled=is_cancelled,
+        )
+
+
+def add_up(deltas: Iterator[Delta] | Sequence[Delta]) -> Result:
+    """The result of a stream that was read to its end."""
+    texts: list[str] = []
+    events: list[TokenEvent] = []
+    last = Delta("")
+    for delta in deltas:
+        texts.append(delta.text)
+        events.extend(delta.events)
+        last = delta
+    if last.finish_reason is None or last.usage is None or last.stats is None:
+        raise EngineStateError("a stream must be read to its end to be added up; it was closed before")
+    ids = tuple(event.id for event in events)
+    return Result("".join(texts), ids, last.finish_reason, last.usage, last.stats)

@@ -1,0 +1,80 @@
+"""What can go wrong: one class to catch, narrow leaves.
+
+    RapidError
+    ├── OptionError (ValueError)             an option breaks its rule
+    │   └── UnknownOptionError (TypeError)   an option that does not exist
+    ├── InputError (ValueError)              messages or a document that cannot be used
+    │   └── PromptTooLongError               a prompt that does not fit the model's window
+    ├── DocumentError (OSError)              a file or folder that cannot be read as a document
+    ├── LoadError                            a model, tokenizer or encoder that cannot be loaded
+    │   ├── UnsupportedModelError            an architecture whose cache cannot be rewound
+    │   └── VocabularyError                  target and drafter do not share a vocabulary
+    ├── MissingDependencyError (ImportError) an optional package that is not installed
+    ├── RetrievalError                       chunking, embedding or ranking failed
+    ├── ModelOutputError (ArithmeticError)   a model returned NaN or infinity
+    └── EngineStateError (RuntimeError)      the engine is closed, or waits for itself
+
+Every message states the rule, the value and the remedy.
+"""
+
+from __future__ import annotations
+
+
+class RapidError(Exception):
+    """The base of every error that this package raises on purpose."""
+
+
+class OptionError(RapidError, ValueError):
+    """An option breaks its rule."""
+
+
+class UnknownOptionError(OptionError, TypeError):
+    """An option that does not exist."""
+
+
+class InputError(RapidError, ValueError):
+    """Messages or a document that cannot be used."""
+
+
+class PromptTooLongError(InputError):
+    """A prompt that does not fit the model's window.
+
+    `prompt_tokens` and `window` are counts of tokens.
+    """
+
+    def __init__(self, message: str, *, prompt_tokens: int, window: int) -> None:
+        super().__init__(message)
+        self.prompt_tokens = prompt_tokens
+        self.window = window
+
+
+class DocumentError(RapidError, OSError):
+    """A file or folder that cannot be read as a document."""
+
+
+class LoadError(RapidError):
+    """A model, tokenizer or encoder that cannot be loaded."""
+
+
+class UnsupportedModelError(LoadError):
+    """An architecture whose cache cannot be rewound, and so cannot verify drafts."""
+
+
+class VocabularyError(LoadError):
+    """Target and drafter do not share a vocabulary."""
+
+
+class MissingDependencyError(RapidError, ImportError):
+    """An optional package that is not installed."""
+
+
+class RetrievalError(RapidError):
+    """Chunking, embedding or ranking failed."""
+
+
+class ModelOutputError(RapidError, ArithmeticError):
+    """A model returned NaN or infinity."""
+
+
+class EngineStateError(RapidError, RuntimeError):
+    """The engine is closed, or a request waits for another one of its own thread."""

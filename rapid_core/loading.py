@@ -1,0 +1,214 @@
+"""Models from a hub name, a folder, a GGUF file, or "demo"."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.utils import logging as transformers_logging
+
+from rapid_core.demo_model import cache_folder, demo_gguf
+from rapid_core.errors import LoadError, OptionError, VocabularyError
+from rapid_core.runner import check_rewind, refuse_recurrent
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A model and its tokenizer, ready to run. `name` is what the user called it."""
+
+    model: Any
+    tokenizer: Any
+    name: str
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """The ids that end an answer; a model can have several."""
+        found = self.model.generation_config.eos_token_id
+        if found is None:
+            found = self.tokenizer.eos_token_id
+        listed = found if isinstance(found, (list, tuple)) else [found]
+        return frozenset(int(id_) for id_ in listed if id_ is not None)
+
+    @property
+    def logit_size(self) -> int:
+        """The width of the model's logits, padding included."""
+        return int(self.model.config.get_text_config(decoder=True).vocab_size)
+
+
+def load_model(
+    name: str, *, device: str = "auto", dtype: str = "auto", trust_remote_code: bool = False, progress: bool = False
+) -> LoadedModel:
+    """Load a causal language model and its tokenizer.
+
+    name: a hub name, a folder, a `.gguf` file, or "demo". device: "auto" is the first
+    accelerator, else the CPU. dtype: "auto" is float32 on a CPU and the checkpoint's own
+    elsewhere. Raises `LoadError` with the reason, before weights are read where possible.
+    """
+    where = resolve_device(device)
+    kind = resolve_dtype(dtype, where)
+    if not name or not isinstance(name, str):
+        raise LoadError(f"a model is named by a hub name, a folder, a .gguf file or 'demo', got {name!r}")
+    was_on = transformers_logging.is_progress_bar_enabled()
+    if not progress:
+        transformers_logging.disable_progress_bar()
+    try:
+        source = _local_source(name, kind)
+        return _load(name, source, where, kind, trust_remote_code)
+    finally:
+        if was_on:
+            transformers_logging.enable_progress_bar()
+
+
+def resolve_device(device: str) -> str:
+    """Check a device name; "auto" becomes the first accelerator, else "cpu"."""
+    if device == "auto":
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        torch.empty(0, device=torch.device(device))
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise OptionError(f"device must exist on this machine, got {device!r}: {reason}. Use 'auto' or 'cpu'") from error
+    return device
+
+
+def resolve_dtype(dtype: str, device: str) -> torch.dtype | None:
+    """Check a dtype name; None is the checkpoint's own."""
+    if dtype == "auto":
+        return torch.float32 if device == "cpu" else None
+    if dtype not in DTYPES:
+        raise OptionError(f"dtype must be 'auto', {', '.join(map(repr, DTYPES))}, got {dtype!r}")
+    return DTYPES[dtype]
+
+
+def check_same_vocabulary(target: LoadedModel, drafter: LoadedModel) -> int:
+    """The number of ids that both sides' logits may use, for a pair of one vocabulary.
+
+    Models of one family can be padded to different widths; then the ids of the tokenizer are
+    what both know. Raises `VocabularyError` where the tokenizers differ.
+    """
+    ours, theirs = target.tokenizer.get_vocab(), drafter.tokenizer.get_vocab()
+    if ours != theirs:
+        shared = len(ours.items() & theirs.items())
+        raise VocabularyError(
+            f"target and drafter must have one vocabulary, and {target.name!r} ({len(ours)} tokens) and "
+            f"{drafter.name!r} ({len(theirs)} tokens) agree on {shared} only; choose a drafter of the same family, "
+            "or leave it out to let the target draft for itself"
+        )
+    if target.logit_size == drafter.logit_size:
+        return target.logit_size
+    return min(max(ours.values()) + 1, target.logit_size, drafter.logit_size)
+
+
+def same_model(target: str, drafter: str) -> bool:
+    """Whether two names mean the same weights, which are then loaded once."""
+    if target == drafter:
+        return True
+    left, right = Path(target).expanduser(), Path(drafter).expanduser()
+    return left.exists() and right.exists() and left.resolve() == right.resolve()
+
+
+def _local_source(name: str, dtype: torch.dtype | None) -> str:
+    """A folder or hub name that transformers can load."""
+    if name == "demo":
+        return str(_converted(demo_gguf(), dtype or torch.float32))
+    path = Path(name).expanduser()
+    if name.endswith(".gguf"):
+        if not path.is_file():
+            raise LoadError(f"a GGUF model must be a file, and {name!r} is none; check the path")
+        return str(_converted(path, dtype or torch.bfloat16))
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise LoadError(f"a model folder must hold config.json, and {name!r} does not; name the folder that does")
+        return str(path)
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise LoadError(f"no model folder at {name!r}; check the path, or give a hub name such as 'owner/model'")
+    return name
+
+
+def _load(name: str, source: str, device: str, dtype: torch.dtype | None, trust: bool) -> LoadedModel:
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=trust)
+        refuse_recurrent(config, MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None))
+        tokenizer = _load_tokenizer(name, source, trust)
+        model = AutoModelForCausalLM.from_pretrained(
+            source,
+            config=config,
+            dtype=dtype if dtype is not None else "auto",
+            trust_remote_code=trust,
+            use_safetensors=True,
+        )
+        model = model.to(device).eval()
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        reason = str(error).strip().splitlines()
+        raise LoadError(
+            f"model {name!r} could not be loaded: {reason[0] if reason else type(error).__name__} "
+            "A model is a hub name, a folder with config.json, tokenizer and safetensors weights, a .gguf file, or 'demo'"
+        ) from error
+    check_rewind(model)
+    return LoadedModel(model, tokenizer, name)
+
+
+def _load_tokenizer(name: str, source: str, trust: bool) -> Any:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust)
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        tokenizer, reason = None, f": {str(error).strip().splitlines()[0]}" if str(error).strip() else ""
+    else:
+        reason = ""
+    # A folder without tokenizer files can give an empty one in place of an error.
+    if tokenizer is None or not tokenizer.get_vocab():
+        raise LoadError(f"a model needs its tokenizer, and none was found for {name!r}{reason}; add tokenizer.json to it")
+    return tokenizer
+
+
+def _converted(gguf: Path, dtype: torch.dtype) -> Path:
+    """The safetensors folder of a GGUF file; made once, since reading GGUF takes most of a minute."""
+    stat = gguf.stat()
+    key = f"{gguf.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{dtype}"
+    folder = cache_folder() / "converted" / f"{gguf.stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    if (folder / "config.json").is_file():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(dir=folder.parent))
+    try:
+        _convert(gguf, dtype, made)
+        made.rename(folder)
+    except OSError:
+        # Another process was faster: its folder is as good, unless there is none.
+        if not (folder / "config.json").is_file():
+            raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return folder
+
+
+def _convert(gguf: Path, dtype: torch.dtype, to: Path) -> None:
+    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
+    try:
+        refuse_recurrent(AutoConfig.from_pretrained(**source))
+        read = AutoModelForCausalLM.from_pretrained(**source, dtype=dtype)
+        tokenizer = AutoTokenizer.from_pretrained(**source)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise LoadError(f"{gguf} could not be read as a GGUF model: {error}") from error
+    # A model read from GGUF counts as quantised and refuses to be saved: a fresh one takes its weights.
+    config = copy.deepcopy(read.config)
+    del config.quantization_config
+    with torch.device("meta"):
+        fresh = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    fresh.load_state_dict(read.state_dict(), assign=True)
+    fresh.tie_weights()
+    fresh.generation_config = GenerationConfig.from_model_config(config)
+    fresh.save_pretrained(to)
+    tokenizer.save_pretrained(to)

@@ -1,0 +1,228 @@
+"""What each role reads: the document fitted to the target's window, the passages for the drafter."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from rapid_core.config import Fit, Retrieval
+from rapid_core.context import Task
+from rapid_core.datatypes import Chunk, PromptPair
+from rapid_core.errors import PromptTooLongError
+from rapid_core.prompts import ChatPrompter
+from rapid_core.retrieval import (
+    DocumentIndex,
+    Encoder,
+    above,
+    budget_tokens,
+    chunk_size,
+    fill,
+    in_document_order,
+    join,
+    load_encoder,
+    split_chunks,
+)
+
+# A prompt leaves the answer its max_new_tokens, but a window is never reserved for more than this part.
+LARGEST_RESERVE = 4
+
+OnProgress = Callable[[str, int, int], None]
+
+
+@dataclass(slots=True)
+class Plan:
+    """The prompts of one request and how they came about."""
+
+    prompts: PromptPair
+    context_tokens: int = 0
+    retrieved: tuple[Chunk, ...] = ()
+    retrieval_s: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+class Planner:
+    """Builds the two prompts of a request. One request at a time; the index outlives it.
+
+    window, drafter_window: tokens. `encoder` of None is loaded by name when first needed.
+    """
+
+    def __init__(
+        self,
+        prompter: ChatPrompter,
+        retrieval: Retrieval,
+        *,
+        window: int,
+        drafter_window: int,
+        encoder: Encoder | None = None,
+        encoder_device: str = "cpu",
+    ) -> None:
+        self._prompter = prompter
+        self._retrieval = retrieval
+        self._window = window
+        self._drafter_window = drafter_window
+        self._encoder = encoder
+        self._encoder_device = encoder_device
+        self._index: DocumentIndex | None = None
+        self._chunked: tuple[str, list[Chunk]] | None = None
+        self._lock = threading.Lock()
+
+    def plan(
+        self,
+        task: Task,
+        *,
+        fit: Fit,
+        reserve: int,
+        drafts: bool,
+        drafts_without_context: bool,
+        on_progress: OnProgress,
+    ) -> Plan:
+        """Fit the document to the target, then choose the drafter's passages.
+
+        reserve: tokens that the answer may take. drafts: False plans for the target alone.
+        Raises `PromptTooLongError` where a prompt does not fit and `fit` does not say how.
+        """
+        reserve = min(reserve, self._window // LARGEST_RESERVE)
+        started = time.perf_counter()
+        plan = self._plan_target(task, fit, reserve, on_progress)
+        if not drafts:
+            plan.notes.append("plain decoding: speculation is off")
+        elif task.context is None:
+            if drafts_without_context:
+                plan.prompts = replace(plan.prompts, drafter_ids=plan.prompts.target_ids)
+            else:
+                plan.notes.append("plain decoding: without a long context a model gains nothing by drafting for itself")
+        else:
+            self._plan_drafter(task, plan, reserve, on_progress)
+        plan.retrieval_s = time.perf_counter() - started
+        return plan
+
+    def close(self) -> None:
+        """Forget the indexes and the encoder."""
+        if self._index is not None:
+            self._index.close()
+        self._index = self._encoder = self._chunked = None
+
+    def _plan_target(self, task: Task, fit: Fit, reserve: int, on_progress: OnProgress) -> Plan:
+        document = task.context.text if task.context else ""
+        ids = self._prompter.encode(task.with_context(document))
+        tokens = self._prompter.count_tokens(document) if document else 0
+        if len(ids) < self._window:
+            return Plan(PromptPair(ids, None), tokens)
+        if task.context is None or fit == "error":
+            choices = (
+                "choose fit='retrieve' (CLI: --fit retrieve) to read the best passages that fit, fit='middle' "
+                "(--fit middle) to cut the middle out, or a model with a longer window"
+                if task.context
+                else "shorten the messages, pass the document as context=, or use a model with a longer window"
+            )
+            raise PromptTooLongError(
+                f"a prompt must be shorter than the target's window of {self._window:,} tokens, and this one has "
+                f"{len(ids):,}; {choices}",
+                prompt_tokens=len(ids),
+                window=self._window,
+            )
+        return self._fit(task, fit, reserve, tokens, on_progress)
+
+    def _fit(self, task: Task, fit: Fit, reserve: int, document_tokens: int, on_progress: OnProgress) -> Plan:
+        """Cut the document until the prompt fits: borders between texts cost a few tokens more."""
+        assert task.context is not None
+        frame = len(self._prompter.encode(task.with_context(" ")))
+        room = self._window - reserve - frame
+        ranked = self._rank(task, on_progress) if fit == "retrieve" else []
+        while room > 0:
+            if fit == "middle":
+                text = self._prompter.first_and_last(task.context.text, room)
+            else:
+                chosen = in_document_order(fill(ranked, room, self._prompter.count_tokens))
+                text = join(chosen)
+            ids = self._prompter.encode(task.with_context(text)) if text else ()
+            over = len(ids) + reserve - self._window
+            if ids and over <= 0:
+                kept = self._prompter.count_tokens(text)
+                how = (
+                    f"its {len(chosen)} best passages of {len(ranked)}, in their order"
+                    if fit == "retrieve"
+                    else "its beginning and its end"
+                )
+                note = (
+                    f"the document has {document_tokens:,} tokens and the target's window {self._window:,}: "
+                    f"it reads {kept:,} of them, {how} (fit={fit!r})"
+                )
+                return Plan(PromptPair(ids, None), kept, notes=[note])
+            room -= max(over, 16)
+        raise PromptTooLongError(
+            f"the messages alone must leave room in the target's window of {self._window:,} tokens, and they take "
+            f"{frame:,} with {reserve:,} reserved for the answer; shorten them, or lower max_new_tokens",
+            prompt_tokens=frame,
+            window=self._window,
+        )
+
+    def _plan_drafter(self, task: Task, plan: Plan, reserve: int, on_progress: OnProgress) -> None:
+        assert task.context is not None
+        given = task.context.chunks
+        if given is None:
+            budget = budget_tokens(plan.context_tokens, self._retrieval)
+            room = self._drafter_window - reserve - len(self._prompter.encode(task.with_context(" ")))
+            if room < budget:
+                plan.notes.append(f"the drafter's window of {self._drafter_window:,} tokens shrank its budget to {max(room, 0):,}")
+            ranked = self._rank(task, on_progress)
+            near = above(ranked, self._retrieval.threshold)
+            chosen = tuple(in_document_order(fill(near, min(budget, room), self._prompter.count_tokens)))
+            if not chosen:
+                best = f"; the best one has {ranked[0].score:.2f}" if ranked else ""
+                plan.notes.append(
+                    f"plain decoding: no passage is as similar to the question as {self._retrieval.threshold:g}{best}"
+                    if not near
+                    else "plain decoding: no passage fits the drafter's budget"
+                )
+        else:
+            chosen = given
+            if not given:
+                plan.notes.append("plain decoding: the context came with an empty list of chunks")
+        plan.retrieved = chosen
+        if not chosen:
+            return
+        ids = self._prompter.encode(task.with_context(join(chosen)))
+        if len(ids) >= self._drafter_window:
+            raise PromptTooLongError(
+                f"the drafter's prompt must be shorter than its window of {self._drafter_window:,} tokens, and with the "
+                f"given chunks it has {len(ids):,}; pass fewer chunks",
+                prompt_tokens=len(ids),
+                window=self._drafter_window,
+            )
+        plan.prompts = replace(plan.prompts, drafter_ids=ids)
+
+    def _rank(self, task: Task, on_progress: OnProgress) -> list[Chunk]:
+        """The document's chunks, best first; of the caller's own only their order is known."""
+        assert task.context is not None
+        document, given = task.context.text, task.context.chunks
+        if given is not None:
+            return list(given)
+        with self._lock:
+            if self._encoder is None:
+                self._encoder = load_encoder(self._retrieval.encoder, self._encoder_device)
+            if self._index is None:
+                self._index = DocumentIndex()
+        chunks = self._chunks(document, self._encoder)
+        return self._index.rank(
+            document, chunks, self._encoder, task.query, lambda done, total: on_progress("index", done, total)
+        )
+
+    def _chunks(self, document: str, encoder: Encoder) -> list[Chunk]:
+        if self._chunked is not None and self._chunked[0] == document:
+            return self._chunked[1]
+        count = self._prompter.count_tokens
+        chunks = []
+        for chunk in split_chunks(document, chunk_size(count(document), self._retrieval), count):
+            # What the encoder would cut off could never be found: such a chunk is cut in two instead.
+            if encoder.count_tokens(chunk.text) <= encoder.max_tokens:
+                chunks.append(chunk)
+                continue
+            chunks += [
+                replace(part, start=part.start + chunk.start, end=part.end + chunk.start)
+                for part in split_chunks(chunk.text, encoder.max_tokens, encoder.count_tokens)
+            ]
+        self._chunked = (document, chunks)
+        return chunks

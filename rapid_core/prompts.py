@@ -1,0 +1,105 @@
+"""Messages to token ids, through the model's own chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from jinja2.exceptions import TemplateError
+
+from rapid_core.datatypes import Message
+from rapid_core.errors import InputError
+
+
+class ChatPrompter:
+    """One tokenizer and its chat template.
+
+    Raises `InputError` where the tokenizer has no template.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        if not getattr(tokenizer, "chat_template", None):
+            raise InputError(
+                "a tokenizer needs a chat template to turn messages into a prompt, and this one has none; "
+                "use an instruct model, or set tokenizer.chat_template"
+            )
+        self.tokenizer = tokenizer
+        self._special = tuple(token for token in tokenizer.all_special_tokens if token)
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of `text` alone."""
+        return len(self._plain_ids(text))
+
+    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Token ids of the prompt, up to where the answer begins.
+
+        Templates that know no system role or no two turns of one role get them merged.
+        Text that looks like a special token stays text: a document cannot end its own message.
+        """
+        contents = [message.content for message in messages]
+        if not any(token in content for token in self._special for content in contents):
+            return tuple(self.tokenizer.encode(self._render(messages), add_special_tokens=False))
+        # The template's own special tokens must be read as such, and those in the contents must
+        # not be: render with stand-ins, then tokenize the two kinds of text apart.
+        marks = {f"\ue000{i}\ue001": content for i, content in enumerate(contents)}
+        rendered = self._render([replace(m, content=mark) for m, mark in zip(messages, marks, strict=True)])
+        ids: list[int] = []
+        for mark, content in marks.items():
+            before, found, rendered = rendered.partition(mark)
+            ids += self.tokenizer.encode(before, add_special_tokens=False)
+            ids += self._plain_ids(content) if found else []
+        return tuple(ids + self.tokenizer.encode(rendered, add_special_tokens=False))
+
+    def first_and_last(self, text: str, tokens: int) -> str:
+        """`text` with its middle cut out, so that about `tokens` tokens of it are left.
+
+        Source: paper, section 4.1 (truncation in the middle, after LongBench).
+        """
+        offsets = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)[
+            "offset_mapping"
+        ]
+        if len(offsets) <= tokens:
+            return text
+        head = tokens // 2
+        tail = tokens - head
+        return text[: offsets[head][0]].rstrip() + "\n\n" + text[offsets[-tail][0] :].lstrip()
+
+    def _plain_ids(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)[
+            "input_ids"
+        ]
+        return ids
+
+    def _render(self, messages: Sequence[Message]) -> str:
+        try:
+            return self._apply(messages)
+        except TemplateError:
+            # The known refusals are of a system role and of two turns of one role in a row.
+            try:
+                return self._apply(_merge(_fold_system(messages)))
+            except TemplateError as error:
+                raise InputError(f"the chat template refuses these messages: {error}") from error
+
+    def _apply(self, messages: Sequence[Message]) -> str:
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        text: str = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        return text
+
+
+def _fold_system(messages: Sequence[Message]) -> list[Message]:
+    """System messages become the beginning of the user message that follows them."""
+    folded: list[Message] = []
+    for message in messages:
+        folded.append(replace(message, role="user") if message.role == "system" else message)
+    return folded
+
+
+def _merge(messages: Sequence[Message]) -> list[Message]:
+    merged: list[Message] = []
+    for message in messages:
+        if merged and merged[-1].role == message.role:
+            merged[-1] = replace(message, content=merged[-1].content + "\n\n" + message.content)
+        else:
+            merged.append(message)
+    return merged

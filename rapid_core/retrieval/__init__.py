@@ -1,0 +1,19 @@
+"""Chunk, embed, rank, fit the budget, put back in document order."""
+
+from rapid_core.retrieval.chunking import split_chunks
+from rapid_core.retrieval.embedding import Encoder, load_encoder
+from rapid_core.retrieval.index import DocumentIndex
+from rapid_core.retrieval.select import above, budget_tokens, chunk_size, fill, in_document_order, join
+
+__all__ = [
+    "DocumentIndex",
+    "Encoder",
+    "above",
+    "budget_tokens",
+    "chunk_size",
+    "fill",
+    "in_document_order",
+    "join",
+    "load_encoder",
+    "split_chunks",
+]

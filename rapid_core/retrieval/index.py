@@ -1,0 +1,82 @@
+"""A Chroma collection of one document, made for the request and kept for the next question."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from rapid_core.datatypes import Chunk
+from rapid_core.errors import RetrievalError
+from rapid_core.extras import require
+from rapid_core.retrieval.embedding import Encoder
+
+# The default of 10 neighbours looked at would make a full ranking approximate.
+LEAST_EF_SEARCH = 100
+
+
+class DocumentIndex:
+    """Embedded chunks of documents, one in-memory collection each, named by what it holds.
+
+    The name is a hash of document, encoder and chunk size, so that a second question about a
+    document embeds nothing but the question.
+    """
+
+    def __init__(self) -> None:
+        chromadb = require("chromadb", extra="retrieval")
+        settings = chromadb.config.Settings(anonymized_telemetry=False)
+        self._client = chromadb.EphemeralClient(settings=settings)
+        self._made: set[str] = set()
+
+    def rank(
+        self, document: str, chunks: list[Chunk], encoder: Encoder, query: str, on_batch: Callable[[int, int], None]
+    ) -> list[Chunk]:
+        """All chunks with their cosine similarity to `query`, best first.
+
+        Raises `RetrievalError` with the cause where embedding or the store fails.
+        """
+        try:
+            collection = self._collection(document, chunks, encoder, on_batch)
+            found = collection.query(
+                query_embeddings=[encoder.embed_query(query)], n_results=len(chunks), include=["distances"]
+            )
+        except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+            raise RetrievalError(
+                f"the document could not be searched: {error}. Check the encoder, give chunks of your own in "
+                "LongContext.chunks, or ask with Speculation.off()"
+            ) from error
+        scored = zip(found["ids"][0], found["distances"][0], strict=True)
+        return [replace(chunks[int(id_)], score=1.0 - distance) for id_, distance in scored]
+
+    def close(self) -> None:
+        """Delete the collections that were made here."""
+        for name in self._made:
+            self._client.delete_collection(name)
+        self._made.clear()
+
+    def _collection(
+        self, document: str, chunks: list[Chunk], encoder: Encoder, on_batch: Callable[[int, int], None]
+    ) -> Any:
+        name = _name(document, chunks, encoder)
+        collection = self._client.get_or_create_collection(
+            name,
+            embedding_function=None,
+            configuration={"hnsw": {"space": "cosine", "ef_search": max(LEAST_EF_SEARCH, len(chunks))}},
+        )
+        self._made.add(name)
+        if collection.count() == len(chunks):
+            return collection
+        # Every vector is made before one is stored: an interrupted run leaves an empty collection.
+        vectors = encoder.embed_passages([chunk.text for chunk in chunks], lambda done: on_batch(done, len(chunks)))
+        batch = self._client.get_max_batch_size()
+        for first in range(0, len(chunks), batch):
+            rows = range(first, min(first + batch, len(chunks)))
+            collection.upsert(ids=[str(i) for i in rows], embeddings=vectors[rows.start : rows.stop])
+        return collection
+
+
+def _name(document: str, chunks: list[Chunk], encoder: Encoder) -> str:
+    borders = ",".join(str(chunk.start) for chunk in chunks)
+    key = "\0".join((encoder.name, borders, document))
+    return "rapid-" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:40]
