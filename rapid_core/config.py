@@ -31,9 +31,7 @@ def _options(cls: type[T]) -> type[T]:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise UnknownOptionError(
-                    f"{cls.__name__} has no option {name!r}{hint} It knows: {', '.join(known)}"
-                )
+                raise UnknownOptionError(f"{cls.__name__} has no option {name!r}{hint} It knows: {', '.join(known)}")
         generated(self, **options)
 
     made.__init__ = checked  # type: ignore[method-assign]

@@ -57,6 +57,7 @@ def read_messages(prompt: str | Sequence[Message]) -> tuple[Message, ...]:
             raise InputError(f"message {position}: role must be one of {get_args(Role)}, got {message.role!r}")
         if not isinstance(message.content, str):
             raise InputError(f"message {position}: content must be text, got {type(message.content).__name__}")
+        _check_unicode(f"message {position}", message.content)
     if messages[-1].role not in ("user", "tool"):
         raise InputError(f"the last message must be from 'user' or 'tool', got {messages[-1].role!r}")
     if not messages[-1].content.strip():
@@ -71,13 +72,23 @@ def read_context(context: str | LongContext) -> LongContext:
     """
     given = LongContext(context) if isinstance(context, str) else context
     if not isinstance(given, LongContext) or not isinstance(given.text, str):
-        raise InputError(f"context must be text or a LongContext, got {type(context).__name__}")
+        raise InputError(f"context must be text or a LongContext of text, got {type(context).__name__}")
+    _check_unicode("the document", given.text)
     if not given.text.strip():
         raise InputError("the document must not be empty; leave context out to ask without one")
     if given.chunks is None:
         return given
-    chunks = tuple(_read_chunk(chunk, given.text) for chunk in given.chunks)
-    return LongContext(given.text, chunks)
+    return replace(given, chunks=tuple(_read_chunk(chunk, given.text) for chunk in given.chunks))
+
+
+def _check_unicode(what: str, text: str) -> None:
+    """A lone surrogate, the mark of a text read with the wrong encoding, has no tokens."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{what} must be valid Unicode, and character {error.start} is not; read it with errors='replace'"
+        ) from error
 
 
 def _read_chunk(chunk: Chunk | str, text: str) -> Chunk:
@@ -91,9 +102,7 @@ def _read_chunk(chunk: Chunk | str, text: str) -> Chunk:
     return chunk
 
 
-def split(
-    messages: tuple[Message, ...], context: LongContext | None, count_tokens: Callable[[str], int]
-) -> Task:
+def split(messages: tuple[Message, ...], context: LongContext | None, count_tokens: Callable[[str], int]) -> Task:
     """Find the place of the document, and what to search for in it.
 
     A document of the caller stands before the first user message, where later turns leave it
@@ -103,7 +112,7 @@ def split(
     if context is not None:
         index = next((i for i, message in enumerate(messages) if message.role == "user"), len(messages) - 1)
         after = "\n\n" + messages[index].content
-        return Task(messages, query, context, index, "", after)
+        return Task(messages, context.query or query, context, index, "", after)
     # Tokenizing costs time, and a text of so few characters is hardly ever so many tokens.
     last = messages[-1].content
     if len(last) < LONG_MESSAGE_TOKENS or count_tokens(last) < LONG_MESSAGE_TOKENS:

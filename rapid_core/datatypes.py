@@ -39,11 +39,13 @@ class LongContext:
     """The document that the target reads whole, and what the drafter reads of it.
 
     With `chunks` given they are used as they are, in their order, and no index is built; an
-    empty tuple says that retrieval found nothing. Without, passages are retrieved on the fly.
+    empty tuple says that retrieval found nothing. Without, passages are retrieved on the fly:
+    for `query`, or for the last user message where that is empty.
     """
 
     text: str
     chunks: tuple[Chunk, ...] | None = None
+    query: str = ""
 
 
 @dataclass(frozen=True, slots=True)

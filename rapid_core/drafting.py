@@ -30,7 +30,9 @@ class Drafter(Protocol):
 class RagDrafter:
     """Drafts with a model that reads the retrieved passages (paper, section 3.1)."""
 
-    def __init__(self, runner: ModelRunner, sampler: Sampler, speculation: Speculation, eos_ids: frozenset[int]) -> None:
+    def __init__(
+        self, runner: ModelRunner, sampler: Sampler, speculation: Speculation, eos_ids: frozenset[int]
+    ) -> None:
         self.runner = runner
         self._sampler = sampler
         self._least_confidence = speculation.draft_confidence

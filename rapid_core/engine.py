@@ -174,9 +174,7 @@ class RapidEngine:
         Raises `RapidError` for input and options that break a rule, before any work.
         """
         return add_up(
-            self.stream(
-                prompt, context=context, sampling=sampling, speculation=speculation, fit=fit, progress=progress
-            )
+            self.stream(prompt, context=context, sampling=sampling, speculation=speculation, fit=fit, progress=progress)
         )
 
     def stream(

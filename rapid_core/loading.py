@@ -79,7 +79,9 @@ def resolve_device(device: str) -> str:
         torch.empty(0, device=torch.device(device))
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise OptionError(f"device must exist on this machine, got {device!r}: {reason}. Use 'auto' or 'cpu'") from error
+        raise OptionError(
+            f"device must exist on this machine, got {device!r}: {reason}. Use 'auto' or 'cpu'"
+        ) from error
     return device
 
 
@@ -169,7 +171,9 @@ def _load_tokenizer(name: str, source: str, trust: bool) -> Any:
         reason = ""
     # A folder without tokenizer files can give an empty one in place of an error.
     if tokenizer is None or not tokenizer.get_vocab():
-        raise LoadError(f"a model needs its tokenizer, and none was found for {name!r}{reason}; add tokenizer.json to it")
+        raise LoadError(
+            f"a model needs its tokenizer, and none was found for {name!r}{reason}; add tokenizer.json to it"
+        )
     return tokenizer
 
 

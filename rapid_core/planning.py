@@ -28,6 +28,9 @@ from rapid_core.retrieval import (
 # A prompt leaves the answer its max_new_tokens, but a window is never reserved for more than this part.
 LARGEST_RESERVE = 4
 
+# Two tokenizers differ on a text by less than this, as a part of the encoder's window.
+ENCODER_MARGIN = 0.25
+
 OnProgress = Callable[[str, int, int], None]
 
 
@@ -166,7 +169,9 @@ class Planner:
             budget = budget_tokens(plan.context_tokens, self._retrieval)
             room = self._drafter_window - reserve - len(self._prompter.encode(task.with_context(" ")))
             if room < budget:
-                plan.notes.append(f"the drafter's window of {self._drafter_window:,} tokens shrank its budget to {max(room, 0):,}")
+                plan.notes.append(
+                    f"the drafter's window of {self._drafter_window:,} tokens shrank its budget to {max(room, 0):,}"
+                )
             ranked = self._rank(task, on_progress)
             near = above(ranked, self._retrieval.threshold)
             chosen = tuple(in_document_order(fill(near, min(budget, room), self._prompter.count_tokens)))
@@ -214,15 +219,15 @@ class Planner:
         if self._chunked is not None and self._chunked[0] == document:
             return self._chunked[1]
         count = self._prompter.count_tokens
-        chunks = []
-        for chunk in split_chunks(document, chunk_size(count(document), self._retrieval), count):
-            # What the encoder would cut off could never be found: such a chunk is cut in two instead.
-            if encoder.count_tokens(chunk.text) <= encoder.max_tokens:
-                chunks.append(chunk)
-                continue
-            chunks += [
-                replace(part, start=part.start + chunk.start, end=part.end + chunk.start)
-                for part in split_chunks(chunk.text, encoder.max_tokens, encoder.count_tokens)
-            ]
+        size = chunk_size(count(document), self._retrieval)
+        # What the encoder would cut off could never be found: where it reads little more than a
+        # chunk, a chunk is full when either of the two tokenizers says so.
+        scale = size / encoder.max_tokens
+        tight = scale > ENCODER_MARGIN
+        chunks = split_chunks(
+            document,
+            size,
+            lambda text: max(count(text), int(encoder.count_tokens(text) * scale)) if tight else count(text),
+        )
         self._chunked = (document, chunks)
         return chunks

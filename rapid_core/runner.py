@@ -16,7 +16,7 @@ from rapid_core.kv_cache import KVCache, shared_prefix
 PREFILL_CHUNK = 512
 # Attention of these kinds depends on nothing but the keys and values that the cache keeps.
 REWINDABLE_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
-MLP_LAYERS = frozenset({"sparse", "dense"})
+MLP_LAYERS = frozenset({"sparse", "dense", "mlp", "moe"})
 
 OnChunk = Callable[[int, int], None]
 

@@ -136,7 +136,9 @@ def verify_greedy(draft_ids: Tensor, choices: Tensor) -> Verdict:
     return Verdict(accepted, int(choices[accepted]))
 
 
-def _check(target_logits: Tensor, draft_probs: Tensor, eta: float, temperature: float, tail: Tail, alpha: float) -> None:
+def _check(
+    target_logits: Tensor, draft_probs: Tensor, eta: float, temperature: float, tail: Tail, alpha: float
+) -> None:
     if target_logits.shape != draft_probs.shape:
         raise OptionError(
             f"target_logits and draft_probs must have one shape, got {tuple(target_logits.shape)} and "

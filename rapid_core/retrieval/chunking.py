@@ -14,5 +14,7 @@ def split_chunks(text: str, chunk_tokens: int, count_tokens: Callable[[str], int
     Borders are paragraphs where they fit, else sentences, else words. Only white space between
     chunks is left out. Source: paper, section 4.1 (512 tokens).
     """
-    splitter = require("semantic_text_splitter", extra="retrieval").TextSplitter.from_callback(count_tokens, chunk_tokens)
+    splitter = require("semantic_text_splitter", extra="retrieval").TextSplitter.from_callback(
+        count_tokens, chunk_tokens
+    )
     return [Chunk(piece, start, start + len(piece)) for start, piece in splitter.chunk_indices(text)]

