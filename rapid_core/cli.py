@@ -14,8 +14,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from rapid_core.config import Retrieval, Sampling, Speculation
+from rapid_core.context import read_messages
+from rapid_core.datatypes import Delta, LongContext, Message, Result
 from rapid_core.documents import PYTHON_REFERENCE, Document, read_document
 from rapid_core.errors import RapidError
+from rapid_core.terminal import StageProgress, print_delta, print_summary
 
 # The wording that let the smallest model answer from the document and stop (docs/notes.md).
 INSTRUCTION = "Question: {question}\nAnswer in a few sentences, from the text above."
@@ -37,7 +41,7 @@ Doc = Annotated[
     str,
     typer.Argument(
         metavar="DOC",
-        help=f"A text, Markdown or PDF file, a folder of source files, '-' for standard input, or '{PYTHON_REFERENCE}'.",
+        help=f"Text, Markdown or PDF file, folder of source files, '-' for standard input, or '{PYTHON_REFERENCE}'.",
     ),
 ]
 TargetOption = Annotated[str, typer.Option(help="Model that reads everything: hub name, folder, .gguf file or 'demo'.")]
@@ -89,11 +93,6 @@ def ask(
     show_drafts: ShowDraftsOption = False,
 ) -> None:
     """Answer a question about a document."""
-    from rapid_core.config import Sampling, Speculation
-    from rapid_core.context import read_messages
-    from rapid_core.datatypes import LongContext, Message
-    from rapid_core.engine import add_up
-
     # Everything that can be wrong with the input is found before a model is loaded.
     read_messages(question)
     sampling = Sampling(
@@ -104,9 +103,9 @@ def ask(
     prompt = [Message("user", INSTRUCTION.format(question=question))]
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
     with _load(err, target, drafter, encoder, device, drafter_device, dtype) as engine:
-        progress = _progress(err)
+        progress = StageProgress(err)
         with progress.shown():
-            deltas = []
+            deltas: list[Delta] = []
             for delta in engine.stream(
                 prompt,
                 context=LongContext(document.text, query=question),
@@ -118,13 +117,13 @@ def ask(
                 progress.stop()
                 deltas.append(delta)
                 if not as_json:
-                    _print_delta(out, delta, show_drafts)
-    result = add_up(deltas)
+                    print_delta(out, delta, show_drafts=show_drafts)
+    result = Result.of(deltas)
     if as_json:
         sys.stdout.write(json.dumps(_as_object(result), ensure_ascii=False, allow_nan=False) + "\n")
         return
     out.print()
-    _print_summary(err, result.usage, result.stats, show_drafts)
+    print_summary(err, result.usage, result.stats, show_drafts=show_drafts)
 
 
 @app.command()
@@ -148,9 +147,6 @@ def chat(
     show_drafts: ShowDraftsOption = False,
 ) -> None:
     """Talk about a document; every turn remembers those before it. An empty line or Ctrl-D ends it."""
-    from rapid_core.config import Sampling, Speculation
-    from rapid_core.datatypes import LongContext, Message
-
     sampling = Sampling(
         temperature=temperature, top_p=top_p, seed=seed, max_new_tokens=max_new_tokens, stop=tuple(stop or ())
     )
@@ -164,7 +160,7 @@ def chat(
         while question := _next_question(err):
             wording = INSTRUCTION.format(question=question) if not turns else question
             turns.append(Message("user", wording))
-            progress, answer = _progress(err), ""
+            progress, answer = StageProgress(err), ""
             stream = engine.stream(
                 turns,
                 context=LongContext(document.text, query=question if len(turns) == 1 else ""),
@@ -178,10 +174,10 @@ def chat(
                     for delta in stream:
                         progress.stop()
                         answer += delta.text
-                        _print_delta(out, delta, show_drafts)
+                        print_delta(out, delta, show_drafts=show_drafts)
                 out.print()
                 if delta.usage and delta.stats:
-                    _print_summary(err, delta.usage, delta.stats, show_drafts)
+                    print_summary(err, delta.usage, delta.stats, show_drafts=show_drafts)
             except KeyboardInterrupt:
                 err.print("\nstopped")
             except RapidError as error:
@@ -189,7 +185,7 @@ def chat(
                 turns.pop()
                 continue
             finally:
-                stream.close()  # type: ignore[attr-defined]
+                stream.close()
             turns.append(Message("assistant", answer))
 
 
@@ -226,7 +222,6 @@ def main() -> None:
 def _load(console: Console, target: str, drafter: str | None, encoder: str | None, *places: Any) -> Any:
     from transformers.utils import logging as transformers_logging
 
-    from rapid_core.config import Retrieval
     from rapid_core.engine import RapidEngine
 
     transformers_logging.disable_progress_bar()
@@ -252,24 +247,6 @@ def _fit(fit: FitChoice | None, document: Document) -> Any:
     return "retrieve" if document.name == PYTHON_REFERENCE else "error"
 
 
-def _progress(console: Console) -> Any:
-    from rapid_core.terminal import StageProgress
-
-    return StageProgress(console)
-
-
-def _print_delta(console: Console, delta: Any, show_drafts: bool) -> None:
-    from rapid_core.terminal import print_delta
-
-    print_delta(console, delta, show_drafts=show_drafts)
-
-
-def _print_summary(console: Console, usage: Any, stats: Any, show_drafts: bool) -> None:
-    from rapid_core.terminal import print_summary
-
-    print_summary(console, usage, stats, show_drafts=show_drafts)
-
-
 def _next_question(console: Console) -> str:
     try:
         return console.input("[bold]> [/bold]").strip()
@@ -277,7 +254,7 @@ def _next_question(console: Console) -> str:
         return ""
 
 
-def _as_object(result: Any) -> dict[str, Any]:
+def _as_object(result: Result) -> dict[str, Any]:
     """The result as plain JSON; a score that nobody measured is null."""
     stats = asdict(result.stats)
     retrieved = [

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from rapid_core.errors import EngineStateError
 
 if TYPE_CHECKING:
     import torch
@@ -162,5 +165,19 @@ class Result:
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
-    usage: Usage = field(default_factory=Usage)
-    stats: Stats = field(default_factory=Stats)
+    usage: Usage
+    stats: Stats
+
+    @classmethod
+    def of(cls, deltas: Iterable[Delta]) -> Result:
+        """Add up a stream that is read to its end; raises `EngineStateError` where the end is missing."""
+        texts: list[str] = []
+        ids: list[int] = []
+        last = Delta("")
+        for delta in deltas:
+            texts.append(delta.text)
+            ids.extend(delta.token_ids)
+            last = delta
+        if last.finish_reason is None or last.usage is None or last.stats is None:
+            raise EngineStateError("a stream must be read to its end to be added up; it was closed before")
+        return cls("".join(texts), tuple(ids), last.finish_reason, last.usage, last.stats)

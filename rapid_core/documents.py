@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -27,7 +26,7 @@ class Document:
     skipped: tuple[str, ...] = ()
 
 
-def read_document(name: str, read_stdin: Callable[[], bytes] = lambda: sys.stdin.buffer.read()) -> Document:
+def read_document(name: str) -> Document:
     """Read a text, Markdown or PDF file, a folder of source files, "-", or "python-reference".
 
     Raises `DocumentError` with the reason and the remedy.
@@ -35,7 +34,7 @@ def read_document(name: str, read_stdin: Callable[[], bytes] = lambda: sys.stdin
     if name == PYTHON_REFERENCE:
         return Document(_python_reference(), name)
     if name == "-":
-        return _checked(_decode(read_stdin(), "standard input"), "standard input")
+        return _checked(_decode(sys.stdin.buffer.read(), "standard input"), "standard input")
     path = Path(name).expanduser()
     if path.is_dir():
         return _read_folder(path)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rapid_core.background import iterate_in_thread
 from rapid_core.config import Fit, Retrieval, Sampling, Speculation, check_fit
 from rapid_core.context import Task, read_context, read_messages, split
-from rapid_core.datatypes import Delta, LongContext, Message, PromptPair, Result, Stats, TokenEvent, Usage
+from rapid_core.datatypes import Delta, LongContext, Message, PromptPair, Result, Stats, Usage
 from rapid_core.decoder import Decoder
 from rapid_core.drafting import RagDrafter
 from rapid_core.errors import EngineStateError, OptionError
@@ -173,7 +173,7 @@ class RapidEngine:
         ("index" | "prefill" | "draft prefill", done, total).
         Raises `RapidError` for input and options that break a rule, before any work.
         """
-        return add_up(
+        return Result.of(
             self.stream(prompt, context=context, sampling=sampling, speculation=speculation, fit=fit, progress=progress)
         )
 
@@ -186,7 +186,7 @@ class RapidEngine:
         speculation: Speculation | None = None,
         fit: Fit = "error",
         progress: Progress | None = None,
-    ) -> Iterator[Delta]:
+    ) -> Generator[Delta]:
         """Like `generate`, piece by piece; the last delta has finish_reason, usage and stats.
 
         Closing the iterator stops the work, and the engine is free for the next request.
@@ -208,7 +208,7 @@ class RapidEngine:
         stream = self.astream(
             prompt, context=context, sampling=sampling, speculation=speculation, fit=fit, progress=progress
         )
-        return add_up([delta async for delta in stream])
+        return Result.of([delta async for delta in stream])
 
     async def astream(
         self,
@@ -270,7 +270,7 @@ class RapidEngine:
         task = split(messages, document, self._prompter.count_tokens)
         return _Request(task, sampling or Sampling(), speculation or Speculation(), fit, progress or _silent)
 
-    def _serve(self, request: _Request, join: Callable[[], Turn], is_cancelled: IsCancelled) -> Iterator[Delta]:
+    def _serve(self, request: _Request, join: Callable[[], Turn], is_cancelled: IsCancelled) -> Generator[Delta]:
         turn = join()
         try:
             if turn.wait(is_cancelled):
@@ -282,7 +282,7 @@ class RapidEngine:
         finally:
             turn.leave()
 
-    def _answer(self, request: _Request, is_cancelled: IsCancelled) -> Iterator[Delta]:
+    def _answer(self, request: _Request, is_cancelled: IsCancelled) -> Generator[Delta]:
         """One request from its prompts to its last delta."""
         started = time.perf_counter()
 
@@ -370,18 +370,3 @@ class RapidEngine:
             eos_ids=self.target.eos_ids,
             is_cancelled=is_cancelled,
         )
-
-
-def add_up(deltas: Iterator[Delta] | Sequence[Delta]) -> Result:
-    """The result of a stream that was read to its end."""
-    texts: list[str] = []
-    events: list[TokenEvent] = []
-    last = Delta("")
-    for delta in deltas:
-        texts.append(delta.text)
-        events.extend(delta.events)
-        last = delta
-    if last.finish_reason is None or last.usage is None or last.stats is None:
-        raise EngineStateError("a stream must be read to its end to be added up; it was closed before")
-    ids = tuple(event.id for event in events)
-    return Result("".join(texts), ids, last.finish_reason, last.usage, last.stats)

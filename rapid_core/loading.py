@@ -110,7 +110,7 @@ def check_same_vocabulary(target: LoadedModel, drafter: LoadedModel) -> int:
         )
     if target.logit_size == drafter.logit_size:
         return target.logit_size
-    return min(max(ours.values()) + 1, target.logit_size, drafter.logit_size)
+    return min(int(max(ours.values())) + 1, target.logit_size, drafter.logit_size)
 
 
 def same_model(target: str, drafter: str) -> bool:
@@ -156,7 +156,7 @@ def _load(name: str, source: str, device: str, dtype: torch.dtype | None, trust:
         reason = str(error).strip().splitlines()
         raise LoadError(
             f"model {name!r} could not be loaded: {reason[0] if reason else type(error).__name__} "
-            "A model is a hub name, a folder with config.json, tokenizer and safetensors weights, a .gguf file, or 'demo'"
+            "A model is a hub name, a folder with config.json, tokenizer and safetensors, a .gguf file, or 'demo'"
         ) from error
     check_rewind(model)
     return LoadedModel(model, tokenizer, name)

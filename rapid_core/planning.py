@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -69,7 +68,6 @@ class Planner:
         self._encoder_device = encoder_device
         self._index: DocumentIndex | None = None
         self._chunked: tuple[str, list[Chunk]] | None = None
-        self._lock = threading.Lock()
 
     def plan(
         self,
@@ -192,8 +190,8 @@ class Planner:
         ids = self._prompter.encode(task.with_context(join(chosen)))
         if len(ids) >= self._drafter_window:
             raise PromptTooLongError(
-                f"the drafter's prompt must be shorter than its window of {self._drafter_window:,} tokens, and with the "
-                f"given chunks it has {len(ids):,}; pass fewer chunks",
+                f"the drafter's prompt must be shorter than its window of {self._drafter_window:,} tokens, and with "
+                f"the given chunks it has {len(ids):,}; pass fewer chunks",
                 prompt_tokens=len(ids),
                 window=self._drafter_window,
             )
@@ -205,11 +203,10 @@ class Planner:
         document, given = task.context.text, task.context.chunks
         if given is not None:
             return list(given)
-        with self._lock:
-            if self._encoder is None:
-                self._encoder = load_encoder(self._retrieval.encoder, self._encoder_device)
-            if self._index is None:
-                self._index = DocumentIndex()
+        if self._encoder is None:
+            self._encoder = load_encoder(self._retrieval.encoder, self._encoder_device)
+        if self._index is None:
+            self._index = DocumentIndex()
         chunks = self._chunks(document, self._encoder)
         return self._index.rank(
             document, chunks, self._encoder, task.query, lambda done, total: on_progress("index", done, total)

@@ -89,10 +89,7 @@ class ChatPrompter:
 
 def _fold_system(messages: Sequence[Message]) -> list[Message]:
     """System messages become the beginning of the user message that follows them."""
-    folded: list[Message] = []
-    for message in messages:
-        folded.append(replace(message, role="user") if message.role == "system" else message)
-    return folded
+    return [replace(message, role="user") if message.role == "system" else message for message in messages]
 
 
 def _merge(messages: Sequence[Message]) -> list[Message]:

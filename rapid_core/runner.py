@@ -62,7 +62,7 @@ class ModelRunner:
         """Tokens that the window still takes behind the sequence."""
         return self.window - len(self.sequence)
 
-    def prefill(self, prompt_ids: Sequence[int], *, reserve: int, on_chunk: OnChunk = lambda done, total: None) -> int:
+    def prefill(self, prompt_ids: Sequence[int], *, reserve: int, on_chunk: OnChunk | None = None) -> int:
         """Read a prompt but for its last id, which the first verification reads with its drafts.
 
         What the cache holds of an earlier request is reused as far as the ids agree.
@@ -80,9 +80,11 @@ class ModelRunner:
         chunk = total if self._one_prefill else PREFILL_CHUNK
         ids = torch.tensor(prompt_ids[:-1], dtype=torch.long, device=self.device)
         for start in range(reused, total, max(chunk, 1)):
-            on_chunk(start, total)
+            if on_chunk is not None:
+                on_chunk(start, total)
             self._run(ids[start : start + chunk], rows=1)
-        on_chunk(total, total)
+        if on_chunk is not None:
+            on_chunk(total, total)
         return reused
 
     def forward(self, ids: Tensor, rows: int) -> Tensor:

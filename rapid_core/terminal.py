@@ -86,7 +86,7 @@ def print_summary(console: Console, usage: Usage, stats: Stats, *, show_drafts: 
 
 
 def _passage(chunk: Chunk) -> Text:
-    place = f"{chunk.start:,}–{chunk.end:,}" if chunk.start >= 0 else "place unknown"
+    place = f"{chunk.start:,} to {chunk.end:,}" if chunk.start >= 0 else "place unknown"
     score = f"{chunk.score:.2f}" if chunk.score == chunk.score else "    "
     preview = " ".join(chunk.text.split())[:PREVIEW_CHARACTERS]
     return Text(f"{score}  {place}  {preview}")

@@ -9,7 +9,8 @@ import asyncio
 import re
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from rapid_core.config import Retrieval, Sampling, Speculation
 from rapid_core.context import read_context, read_messages
 from rapid_core.datatypes import Delta, LongContext, Message, Result, Stats, TokenEvent, Usage
-from rapid_core.engine import RapidEngine, add_up
+from rapid_core.engine import RapidEngine
 from rapid_core.loading import LoadedModel
 from rapid_core.retrieval.embedding import Vectors
 
@@ -187,6 +188,16 @@ class WordEncoder:
         return np.asarray(vector / np.linalg.norm(vector), dtype=np.float32)
 
 
+@dataclass(frozen=True)
+class _FixedConfig:
+    vocab_size: int
+    max_position_embeddings: int
+    model_type: str = "fixed_logits"
+
+    def get_text_config(self, decoder: bool = True) -> _FixedConfig:  # noqa: ARG002 - transformers' signature
+        return self
+
+
 class FixedLogits(torch.nn.Module):
     """A model that answers each position from a table: for exact laws and exact acceptances.
 
@@ -197,12 +208,7 @@ class FixedLogits(torch.nn.Module):
     def __init__(self, table: Tensor, *, window: int = 4096, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.register_buffer("table", table.to(dtype))
-        self.config = SimpleNamespace(
-            model_type="fixed_logits",
-            vocab_size=table.shape[-1],
-            max_position_embeddings=window,
-            get_text_config=lambda decoder=True: self.config,
-        )
+        self.config = _FixedConfig(vocab_size=table.shape[-1], max_position_embeddings=window)
         self.dtype = dtype
         self.embedding = torch.nn.Embedding(1, 1)
         self.calls = 0
@@ -247,7 +253,7 @@ class ScriptedEngine:
 
     def generate(self, prompt: str | Sequence[Message], **options: Any) -> Result:
         """The next answer, whole."""
-        return add_up(self.stream(prompt, **options))
+        return Result.of(self.stream(prompt, **options))
 
     def stream(
         self,
@@ -257,7 +263,7 @@ class ScriptedEngine:
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         **_: Any,
-    ) -> Iterator[Delta]:
+    ) -> Generator[Delta]:
         """The next answer, word by word."""
         messages = read_messages(prompt)
         document = read_context(context) if context is not None else None
@@ -267,7 +273,7 @@ class ScriptedEngine:
 
     async def agenerate(self, prompt: str | Sequence[Message], **options: Any) -> Result:
         """`generate` for an event loop."""
-        return add_up([delta async for delta in self.astream(prompt, **options)])
+        return Result.of([delta async for delta in self.astream(prompt, **options)])
 
     async def astream(self, prompt: str | Sequence[Message], **options: Any) -> AsyncIterator[Delta]:
         """`stream` for an event loop."""
@@ -287,7 +293,7 @@ class ScriptedEngine:
             raise answer
         return answer
 
-    def _say(self, answer: str, messages: tuple[Message, ...], sampling: Sampling) -> Iterator[Delta]:
+    def _say(self, answer: str, messages: tuple[Message, ...], sampling: Sampling) -> Generator[Delta]:
         words = re.findall(r"\s*\S+\s*$|\s*\S+", answer)
         cut = min((at for stop in sampling.stop if (at := answer.find(stop)) >= 0), default=None)
         said = "" if cut is None else answer[:cut]
