@@ -63,7 +63,7 @@ class Decoder:
         """
         counts = self.counts
         while not self._is_cancelled():
-            if counts.emitted >= self._limit or self._target.room < 1:
+            if self._left() < 1:
                 self.finish_reason = "length"
                 return
             ids, accepted = self._round()
@@ -99,16 +99,19 @@ class Decoder:
             self._drafter.commit(committed)
         return committed, min(verdict.accepted, len(committed))
 
+    def _left(self) -> int:
+        """Tokens that the answer may still have: its limit, or what the target's window holds."""
+        return min(self._limit - self.counts.emitted, self._target.room)
+
     def _draft_length(self) -> int:
         """The fixed gamma, or less where the answer, a window or the drafter ends before."""
         if self._drafter is None:
             return 0
-        left = self._limit - self.counts.emitted
+        left = self._left()
         # A token after the drafts comes for free, so the last one need not be drafted. With
         # transfer it is, for the target's own token would be chosen without it.
         wanted = left if self._speculation.eta > 0 else left - 1
-        # Verification reads the pending token and every draft.
-        gamma = min(self._speculation.gamma, wanted, self._target.room)
+        gamma = min(self._speculation.gamma, wanted)
         if self._drafter.room < min(gamma, 1):
             self.counts.drafter_full = True
         return max(0, min(gamma, self._drafter.room))
@@ -140,7 +143,7 @@ class Decoder:
 
     def _cut(self, ids: list[int]) -> list[int]:
         """The round's ids up to an end-of-sequence id or the limit, whichever comes first."""
-        ids = ids[: self._limit - self.counts.emitted]
+        ids = ids[: self._left()]
         for position, id_ in enumerate(ids):
             if id_ in self._eos_ids:
                 return ids[: position + 1]

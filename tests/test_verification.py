@@ -24,7 +24,9 @@ def law(p: torch.Tensor, q: torch.Tensor, augmented: torch.Tensor) -> torch.Tens
     return kept + (1 - kept.sum(-1, keepdim=True)) * rest / rest.sum(-1, keepdim=True)
 
 
-def output_frequencies(p: torch.Tensor, q: torch.Tensor, augmented: torch.Tensor, draws: int, seed: int) -> torch.Tensor:
+def output_frequencies(
+    p: torch.Tensor, q: torch.Tensor, augmented: torch.Tensor, draws: int, seed: int
+) -> torch.Tensor:
     """How often each id comes out of `verify` at a drafted position, drafts drawn from q.
 
     A call decides a block of drafts up to its first rejection. Given what came before it, each
