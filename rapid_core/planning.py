@@ -219,12 +219,10 @@ class Planner:
         size = chunk_size(count(document), self._retrieval)
         # What the encoder would cut off could never be found: where it reads little more than a
         # chunk, a chunk is full when either of the two tokenizers says so.
-        scale = size / encoder.max_tokens
-        tight = scale > ENCODER_MARGIN
-        chunks = split_chunks(
-            document,
-            size,
-            lambda text: max(count(text), int(encoder.count_tokens(text) * scale)) if tight else count(text),
-        )
+        if size > ENCODER_MARGIN * encoder.max_tokens:
+            size = min(size, encoder.max_tokens)
+            chunks = split_chunks(document, size, lambda text: max(count(text), encoder.count_tokens(text)))
+        else:
+            chunks = split_chunks(document, size, count)
         self._chunked = (document, chunks)
         return chunks

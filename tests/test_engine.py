@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 
 import pytest
@@ -26,7 +27,7 @@ from rapid_core import (
 from rapid_core.loading import LoadedModel
 from rapid_core.testing import WordEncoder, tiny_engine, tiny_model, tiny_pair, tiny_tokenizer
 
-RANDOM = {"temperature": 1.0, "max_new_tokens": 60}
+RANDOM = {"temperature": 1.0, "max_new_tokens": 24}
 
 
 def ask(engine, document, question="Who lives in Lima?", speculation=None, **options):
@@ -286,8 +287,8 @@ def test_a_document_can_be_made_to_fit_and_the_answer_says_so(document, fit):
     assert 400 < result.usage.prompt_tokens <= 512 - 32
     assert any(f"fit={fit!r}" in note and "512" in note for note in result.stats.notes)
     if fit == "retrieve":
-        places = [document.find(line) for line in text.split("\n\n") if line in document]
-        assert "Lima" in text and places == sorted(places) and len(places) > 1
+        numbers = [int(number) for number in re.findall(r"is number (\d+)", text)]
+        assert "Lima" in text and numbers == sorted(numbers) and len(numbers) > 1
     else:
         assert document[:100] in text and document.rstrip()[-100:] in text
 
@@ -414,8 +415,9 @@ async def test_ten_at_once_keep_the_loop_free_and_come_in_order(engine, document
 
 
 async def test_an_async_stream_gives_the_same_text(engine, document):
-    deltas = [delta async for delta in engine.astream("Who?", context=document)]
-    assert "".join(delta.text for delta in deltas) == engine.generate("Who?", context=document).text
+    sampling = Sampling(max_new_tokens=30)
+    deltas = [delta async for delta in engine.astream("Who?", context=document, sampling=sampling)]
+    assert "".join(d.text for d in deltas) == engine.generate("Who?", context=document, sampling=sampling).text
     assert deltas[-1].finish_reason
 
 

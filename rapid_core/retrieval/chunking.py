@@ -12,7 +12,8 @@ def split_chunks(text: str, chunk_tokens: int, count_tokens: Callable[[str], int
     """Cut `text` into chunks of at most `chunk_tokens` tokens, with character offsets.
 
     Borders are paragraphs where they fit, else sentences, else words. Only white space between
-    chunks is left out. Source: paper, section 4.1 (512 tokens).
+    chunks is left out. A token is taken to be a byte at least, and `count_tokens` of a text no
+    more than its bytes. Source: paper, section 4.1 (512 tokens).
     """
     splitter = require("semantic_text_splitter", extra="retrieval").TextSplitter.from_callback(
         count_tokens, chunk_tokens
