@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from dataclasses import asdict
 from enum import StrEnum
@@ -220,12 +219,10 @@ def main() -> None:
 
 
 def _load(console: Console, target: str, drafter: str | None, encoder: str | None, *places: Any) -> Any:
-    from transformers.utils import logging as transformers_logging
-
     from rapid_core.engine import RapidEngine
+    from rapid_core.loading import hide_progress_bars
 
-    transformers_logging.disable_progress_bar()
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    hide_progress_bars()
     retrieval = Retrieval(encoder=encoder) if encoder else Retrieval()
     device, drafter_device, dtype = places
     with console.status("loading models"):
@@ -268,3 +265,7 @@ def _as_object(result: Result) -> dict[str, Any]:
         "stats": stats | {"acceptance_rate": result.stats.acceptance_rate},
         "retrieved": retrieved,
     }
+
+
+if __name__ == "__main__":
+    main()

@@ -69,6 +69,11 @@ def load_model(
             transformers_logging.enable_progress_bar()
 
 
+def hide_progress_bars() -> None:
+    """Keep transformers from drawing progress bars of its own, for a program that draws its own."""
+    transformers_logging.disable_progress_bar()
+
+
 def resolve_device(device: str) -> str:
     """Check a device name; "auto" becomes the first accelerator, else "cpu"."""
     if device == "auto":

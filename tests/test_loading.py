@@ -73,7 +73,8 @@ def write_gguf(path):
     writer.add_eos_token_id(2)
     generator = torch.Generator().manual_seed(0)
     shapes = {
-        "token_embd": (30, 32), "output": (30, 32), "output_norm": None, "blk.0.attn_norm": None, "blk.0.ffn_norm": None,
+        "token_embd": (30, 32), "output": (30, 32), "output_norm": None,
+        "blk.0.attn_norm": None, "blk.0.ffn_norm": None,
         "blk.0.attn_q": (32, 32), "blk.0.attn_k": (16, 32), "blk.0.attn_v": (16, 32), "blk.0.attn_output": (32, 32),
         "blk.0.ffn_gate": (64, 32), "blk.0.ffn_up": (64, 32), "blk.0.ffn_down": (32, 64),
     }  # fmt: skip

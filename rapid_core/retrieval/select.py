@@ -11,6 +11,8 @@ from rapid_core.datatypes import Chunk
 SEPARATOR = "\n\n"
 # In a short document the drafter reads at most this part, so that there is something to gain.
 LARGEST_SHARE = 4
+# A chunk of fewer tokens hardly says what it is about.
+SMALLEST_CHUNK = 16
 
 
 def budget_tokens(document_tokens: int, retrieval: Retrieval) -> int:
@@ -23,8 +25,8 @@ def budget_tokens(document_tokens: int, retrieval: Retrieval) -> int:
 
 
 def chunk_size(document_tokens: int, retrieval: Retrieval) -> int:
-    """Tokens of a chunk: the configured ones, fewer where a short document's budget would not hold four."""
-    return max(16, min(retrieval.chunk_tokens, document_tokens // (LARGEST_SHARE * LARGEST_SHARE)))
+    """Tokens of a chunk: the configured ones, fewer where a short document's budget would not hold two."""
+    return max(SMALLEST_CHUNK, min(retrieval.chunk_tokens, document_tokens // (2 * LARGEST_SHARE)))
 
 
 def above(ranked: Iterable[Chunk], threshold: float) -> list[Chunk]:
