@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from rapid_core.attention import MOST_QUERIES, can_group, grouped
 from rapid_core.errors import ModelOutputError, UnsupportedModelError
 from rapid_core.kv_cache import KVCache, shared_prefix
 
@@ -39,6 +41,7 @@ class ModelRunner:
         self.sequence: list[int] = []
         self._cache = KVCache()
         self._keeps_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._can_group = can_group(text_config)
         self._one_prefill = _rope_depends_on_length(text_config)
 
     @property
@@ -117,8 +120,10 @@ class ModelRunner:
     def _run(self, ids: Tensor, rows: int) -> Tensor:
         before = self.length
         kept = {"logits_to_keep": rows} if self._keeps_rows else {}
+        few = self._can_group and ids.shape[0] <= MOST_QUERIES
         try:
-            output = self.model(input_ids=ids.unsqueeze(0), past_key_values=self._cache, use_cache=True, **kept)
+            with grouped(self.model) if few else nullcontext():
+                output = self.model(input_ids=ids.unsqueeze(0), past_key_values=self._cache, use_cache=True, **kept)
         except BaseException:
             # Layers may have grown unevenly; none of it counts.
             self._cache.rewind(before)

@@ -1,0 +1,89 @@
+"""Attention over the cache for a few query tokens: drafting and verification.
+
+Stock attention repeats the keys for every query head of a group when several tokens attend
+under a mask. Here the heads that share a key head are folded into the rows of one product, and
+only the columns that causality or a sliding window touches are masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.modeling_utils import AttentionInterface
+
+NAME = "rapid_grouped"
+# More query tokens are a prefill, which the stock kernels do best.
+MOST_QUERIES = 64
+# Architectures whose layers hand over all that shapes their attention: scaling, sliding window,
+# soft cap. Each is compared with eager attention in the tests; no other gets this path.
+ARCHITECTURES = frozenset(
+    {"gemma2", "gemma3_text", "granite", "llama", "mistral", "mixtral", "olmo2", "olmo3", "phi3", "qwen2"}
+    | {"qwen2_moe", "qwen3", "qwen3_moe", "smollm3"}
+)
+
+
+def grouped_attention(
+    module: Any,  # noqa: ARG001 - transformers' signature
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,  # noqa: ARG001 - causality is known, and no mask is made
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention of the last k positions to all n.
+
+    query: [1, Hq, k, D]. key, value: [1, Hkv, n, D], the queries' own at the end. Position i
+    sees positions (i - sliding_window, i]. Returns [1, k, Hq, D] and no weights.
+    """
+    _, query_heads, queries, width = query.shape
+    heads = key.shape[1]
+    if sliding_window is not None:
+        # The first query sees sliding_window - 1 positions before it; nothing sees further back.
+        first = max(0, key.shape[2] - (sliding_window - 1 + queries))
+        key, value = key[:, :, first:], value[:, :, first:]
+    keys = key.shape[2]
+    # rows: [Hkv, g k, D], the g query heads of a key head one behind the other
+    rows = query.reshape(heads, query_heads // heads * queries, width)
+    scores = torch.bmm(rows * (width**-0.5 if scaling is None else scaling), key[0].transpose(1, 2))
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    if queries > 1:
+        by_query = scores.view(-1, queries, keys)
+        ones = torch.ones(queries, queries, dtype=torch.bool, device=scores.device)
+        by_query[:, :, keys - queries :].masked_fill_(ones.triu(1), -torch.inf)
+        if sliding_window is not None:
+            # Each query leaves one more of the oldest positions behind, once the window is full.
+            spare = sliding_window - 1 + queries - keys
+            by_query[:, :, :queries].masked_fill_(ones.tril(-1 - spare), -torch.inf)
+    weights = scores.softmax(dim=-1, dtype=torch.float32).to(value.dtype)
+    out = torch.bmm(weights, value[0])
+    return out.view(1, query_heads, queries, value.shape[-1]).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, grouped_attention)
+
+
+def can_group(text_config: Any) -> bool:
+    """Whether a model's attention can be computed by `grouped_attention`."""
+    return text_config.model_type in ARCHITECTURES
+
+
+@contextmanager
+def grouped(model: Any) -> Iterator[None]:
+    """Let a model attend by `grouped_attention` inside the block; outside it is as it was."""
+    configs = {id(config): config for config in (model.config, model.config.get_text_config(decoder=True))}
+    before = {key: config._attn_implementation_internal for key, config in configs.items()}
+    try:
+        for config in configs.values():
+            config._attn_implementation_internal = NAME
+        yield
+    finally:
+        for key, config in configs.items():
+            config._attn_implementation_internal = before[key]
