@@ -35,7 +35,7 @@ def grouped_attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    **_: Any,
+    **__: Any,
 ) -> tuple[Tensor, None]:
     """Attention of the last k positions to all n.
 
@@ -78,12 +78,12 @@ def can_group(text_config: Any) -> bool:
 @contextmanager
 def grouped(model: Any) -> Iterator[None]:
     """Let a model attend by `grouped_attention` inside the block; outside it is as it was."""
-    configs = {id(config): config for config in (model.config, model.config.get_text_config(decoder=True))}
-    before = {key: config._attn_implementation_internal for key, config in configs.items()}
+    configs = (model.config, model.config.get_text_config(decoder=True))
+    before = [config._attn_implementation_internal for config in configs]
     try:
-        for config in configs.values():
+        for config in configs:
             config._attn_implementation_internal = NAME
         yield
     finally:
-        for key, config in configs.items():
-            config._attn_implementation_internal = before[key]
+        for config, implementation in zip(configs, before, strict=True):
+            config._attn_implementation_internal = implementation

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import closing
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-async def iterate_in_thread(make: Callable[[Callable[[], bool]], Iterator[T]]) -> AsyncIterator[T]:
+async def iterate_in_thread(make: Callable[[Callable[[], bool]], Generator[T]]) -> AsyncGenerator[T]:
     """Yield what `make(is_cancelled)` yields, from a thread of its own.
 
     Closing or cancelling the reader makes `is_cancelled()` true, and the thread ends after the
@@ -29,10 +30,11 @@ async def iterate_in_thread(make: Callable[[Callable[[], bool]], Iterator[T]]) -
 
     def work() -> None:
         try:
-            for item in make(cancelled.is_set):
-                send(item, None)
-                if cancelled.is_set():
-                    break
+            with closing(make(cancelled.is_set)) as made:
+                for item in made:
+                    send(item, None)
+                    if cancelled.is_set():
+                        break
             send(None, StopAsyncIteration())
         except BaseException as error:  # noqa: BLE001 - it is raised again where it is read
             send(None, error)

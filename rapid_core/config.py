@@ -6,13 +6,18 @@ import difflib
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar, dataclass_transform, get_args
 
 from rapid_core.errors import OptionError, UnknownOptionError
 
 T = TypeVar("T")
+
+# Below, logits divided by the temperature leave float32; greedy is what is meant.
+LEAST_TEMPERATURE = 1e-4
+# A logit moves by eta at the most: far beyond any logit, and far from what float32 holds.
+LARGEST_ETA = 1e6
 
 Tail = Literal["reference", "paper"] | None
 Fit = Literal["error", "retrieve", "middle"]
@@ -53,7 +58,10 @@ def _whole(name: str, value: object, least: int) -> int:
 def _real(name: str, value: object, low: float, high: float = math.inf, *, open_low: bool = False) -> float:
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         raise OptionError(f"{name} must be a number, got {value!r}")
-    number = float(value)
+    try:
+        number = float(value)
+    except (OverflowError, ValueError, TypeError) as error:
+        raise OptionError(f"{name} must be a number, got {str(value)[:40]}") from error
     inside = (low < number if open_low else low <= number) and number <= high
     if not inside or math.isinf(number):
         above = f"{'above' if open_low else 'at least'} {low:g}"
@@ -88,21 +96,29 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     max_new_tokens: int = 512
-    stop: str | Sequence[str] = ()
+    stop: str | Sequence[str] | None = ()
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        temperature = _real("temperature", self.temperature, 0)
+        if 0 < temperature < LEAST_TEMPERATURE:
+            raise OptionError(
+                f"temperature must be 0 or at least {LEAST_TEMPERATURE:g}, got {temperature}; 0 is greedy"
+            )
         checked: dict[str, object] = {
-            "temperature": _real("temperature", self.temperature, 0),
+            "temperature": temperature,
             "top_k": _whole("top_k", self.top_k, 0),
             "top_p": _real("top_p", self.top_p, 0, 1, open_low=True),
             "min_p": _real("min_p", self.min_p, 0, 1),
-            "repetition_penalty": _real("repetition_penalty", self.repetition_penalty, 0, open_low=True),
+            "repetition_penalty": _real("repetition_penalty", self.repetition_penalty, 0.01, 100),
             "presence_penalty": _real("presence_penalty", self.presence_penalty, -2, 2),
             "frequency_penalty": _real("frequency_penalty", self.frequency_penalty, -2, 2),
             "max_new_tokens": _whole("max_new_tokens", self.max_new_tokens, 1),
         }
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        if stop is not None and not isinstance(stop, Iterable):
+            raise OptionError(f"stop must be text or a list of texts, got {self.stop!r}")
+        stop = tuple(stop or ())
         if any(not isinstance(text, str) or not text for text in stop):
             raise OptionError(f"stop must be text that is not empty, got {self.stop!r}")
         checked["stop"] = stop
@@ -112,6 +128,11 @@ class Sampling:
                 raise OptionError(f"seed must be below 2**63, got {self.seed}")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """`stop` as it was checked."""
+        return tuple(self.stop or ())
 
     @property
     def greedy(self) -> bool:
@@ -143,7 +164,7 @@ class Speculation:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gamma", _whole("gamma", self.gamma, 1))
-        object.__setattr__(self, "eta", _real("eta", self.eta, 0))
+        object.__setattr__(self, "eta", _real("eta", self.eta, 0, LARGEST_ETA))
         object.__setattr__(self, "alpha", _real("alpha", self.alpha, 0, 1))
         object.__setattr__(self, "draft_confidence", _real("draft_confidence", self.draft_confidence, 0, 1))
         check_choice("tail", self.tail, ("reference", "paper", None))

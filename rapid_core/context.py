@@ -7,7 +7,7 @@ drafter's prompt holds the retrieved passages at the same place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -73,12 +73,17 @@ def read_context(context: str | LongContext) -> LongContext:
     given = LongContext(context) if isinstance(context, str) else context
     if not isinstance(given, LongContext) or not isinstance(given.text, str):
         raise InputError(f"context must be text or a LongContext of text, got {type(context).__name__}")
+    if not isinstance(given.query, str):
+        raise InputError(f"LongContext.query must be text, got {type(given.query).__name__}")
     _check_unicode("the document", given.text)
     if not given.text.strip():
         raise InputError("the document must not be empty; leave context out to ask without one")
     if given.chunks is None:
         return given
-    return replace(given, chunks=tuple(_read_chunk(chunk, given.text) for chunk in given.chunks))
+    chunks: object = given.chunks
+    if isinstance(chunks, str) or not isinstance(chunks, Iterable):
+        raise InputError(f"LongContext.chunks must be a list of Chunk or text, got {type(chunks).__name__}")
+    return replace(given, chunks=tuple(_read_chunk(chunk, given.text) for chunk in chunks))
 
 
 def _check_unicode(what: str, text: str) -> None:
@@ -95,8 +100,9 @@ def _read_chunk(chunk: Chunk | str, text: str) -> Chunk:
     if isinstance(chunk, str):
         start = text.find(chunk)
         chunk = Chunk(chunk, start, start + len(chunk) if start >= 0 else -1)
-    if not isinstance(chunk, Chunk):
-        raise InputError(f"a chunk must be text or a Chunk, got {type(chunk).__name__}")
+    if not isinstance(chunk, Chunk) or not isinstance(chunk.text, str):
+        raise InputError(f"a chunk must be text or a Chunk of text, got {type(chunk).__name__}")
+    _check_unicode("a chunk", chunk.text)
     if not chunk.text.strip():
         raise InputError("a chunk must not be empty; drop it from LongContext.chunks")
     return chunk
@@ -106,25 +112,35 @@ def split(messages: tuple[Message, ...], context: LongContext | None, count_toke
     """Find the place of the document, and what to search for in it.
 
     A document of the caller stands before the first user message, where later turns leave it
-    untouched. Without one, a long last message is split into its document and its question.
+    untouched. Without one, the longest message is split into its document and its question.
     """
     query = _query(messages)
     if context is not None:
         index = next((i for i, message in enumerate(messages) if message.role == "user"), len(messages) - 1)
         after = "\n\n" + messages[index].content
         return Task(messages, context.query or query, context, index, "", after)
-    # Tokenizing costs time, and a text of so few characters is hardly ever so many tokens.
-    last = messages[-1].content
-    if len(last) < LONG_MESSAGE_TOKENS or count_tokens(last) < LONG_MESSAGE_TOKENS:
+    holder = _long_message(messages, count_tokens)
+    if holder is None:
         return Task(messages, query)
-    before, document, after = _split_long_message(last)
-    question = (before + after).strip() or last[-QUESTION_CHARACTERS:]
-    return Task(messages, question, LongContext(document), len(messages) - 1, before, after)
+    before, document, after = _split_long_message(messages[holder].content)
+    if holder == len(messages) - 1 and messages[holder].role == "user":
+        query = (before + after).strip() or document[-QUESTION_CHARACTERS:]
+    return Task(messages, query, LongContext(document), holder, before, after)
+
+
+def _long_message(messages: tuple[Message, ...], count_tokens: Callable[[str], int]) -> int | None:
+    """The message that holds a document: the longest one of a user or a tool, if it is long at all."""
+    held = [i for i, message in enumerate(messages) if message.role in ("user", "tool")]
+    index = max(held, key=lambda i: len(messages[i].content))
+    # Tokenizing costs time, and a text of so few characters is hardly ever so many tokens.
+    content = messages[index].content
+    return index if len(content) >= LONG_MESSAGE_TOKENS <= count_tokens(content) else None
 
 
 def _query(messages: tuple[Message, ...]) -> str:
     questions = [message.content for message in messages if message.role == "user"] or [messages[-1].content]
-    if len(questions) > 1 and len(questions[-1].split()) <= FOLLOW_UP_WORDS:
+    short = len(questions[-1].split()) <= FOLLOW_UP_WORDS
+    if short and len(questions) > 1 and len(questions[-2]) <= QUESTION_CHARACTERS:
         return questions[-2] + "\n" + questions[-1]
     return questions[-1]
 

@@ -111,7 +111,7 @@ class Decoder:
         # A token after the drafts comes for free, so the last one need not be drafted. With
         # transfer it is, for the target's own token would be chosen without it.
         wanted = left if self._speculation.eta > 0 else left - 1
-        gamma = min(self._speculation.gamma, wanted)
+        gamma = min(self._speculation.gamma, wanted, self._target.draft_room)
         if self._drafter.room < min(gamma, 1):
             self.counts.drafter_full = True
         return max(0, min(gamma, self._drafter.room))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rapid_core.background import iterate_in_thread
 from rapid_core.config import Fit, Retrieval, Sampling, Speculation, check_fit
-from rapid_core.context import Task, read_context, read_messages, split
+from rapid_core.context import read_context, read_messages, split
 from rapid_core.datatypes import Delta, LongContext, Message, PromptPair, Result, Stats, Usage
 from rapid_core.decoder import Decoder
 from rapid_core.drafting import RagDrafter
@@ -19,7 +20,7 @@ from rapid_core.loading import LoadedModel, check_same_vocabulary, load_model, r
 from rapid_core.planning import Plan, Planner
 from rapid_core.prompts import ChatPrompter
 from rapid_core.retrieval import Encoder
-from rapid_core.runner import ModelRunner
+from rapid_core.runner import ModelRunner, check_rewind, refuse_recurrent
 from rapid_core.sampling import Sampler
 from rapid_core.streaming import TextStream
 from rapid_core.turns import Turn, Turns
@@ -29,8 +30,16 @@ Progress = Callable[[str, int, int], None]
 IsCancelled = Callable[[], bool]
 
 
-class _CancelledError(Exception):
-    """Ends a prefill whose caller has given up; never leaves this module."""
+class _CancelledError(BaseException):
+    """Ends the work before decoding for a caller who has given up; never leaves this module."""
+
+
+class _ProgressError(BaseException):
+    """Carries what the caller's progress callback raised past everything that handles errors of ours."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 def _never() -> bool:
@@ -45,7 +54,8 @@ def _silent(stage: str, done: int, total: int) -> None:
 class _Request:
     """A checked request."""
 
-    task: Task
+    messages: tuple[Message, ...]
+    context: LongContext | None
     sampling: Sampling
     speculation: Speculation
     fit: Fit
@@ -72,6 +82,9 @@ class RapidEngine:
 
         encoder: one to use in place of the one that `retrieval` names.
         """
+        for loaded in (target, drafter or target):
+            refuse_recurrent(loaded.model.config, type(loaded.model))
+            check_rewind(loaded.model)
         self.target, self.drafter = target, drafter or target
         self.retrieval = retrieval or Retrieval()
         shared = self.target.model is self.drafter.model
@@ -152,6 +165,7 @@ class RapidEngine:
         turn = self._turns.join()
         try:
             turn.wait(_never)
+            self._check_open()
             return self._plan(request, request.progress).prompts
         finally:
             turn.leave()
@@ -219,31 +233,39 @@ class RapidEngine:
         speculation: Speculation | None = None,
         fit: Fit = "error",
         progress: Progress | None = None,
-    ) -> AsyncIterator[Delta]:
+    ) -> AsyncGenerator[Delta]:
         """`stream` without blocking the event loop; `progress` is called from another thread."""
         request = self._request(prompt, context, sampling, speculation, fit, progress)
         # The place in the queue is taken here: threads start in no order.
         turn = self._turns.join()
         try:
-            async for delta in iterate_in_thread(lambda cancelled: self._serve(request, lambda: turn, cancelled)):
-                yield delta
+            deltas = iterate_in_thread(lambda cancelled: self._serve(request, lambda: turn, cancelled))
+            # Closing this generator must stop the thread now, and not when the other one is collected.
+            async with aclosing(deltas):
+                async for delta in deltas:
+                    yield delta
         finally:
             # A thread that never came to start must not keep its place.
             if not turn.started:
                 turn.leave()
 
     def close(self) -> None:
-        """Wait for the request that runs, then free models, caches and indexes."""
+        """Free models, caches and indexes, after the request that runs.
+
+        A stream that its reader has left open ends here: reading on raises `EngineStateError`.
+        """
         if self._closed:
             return
+        self._turns.drop_suspended()
         turn = self._turns.join()
         try:
             turn.wait(_never)
-            self._closed = True
-            self._planner.close()
-            self._target.clear()
-            self._drafter.clear()
-            del self.target, self.drafter, self._target.model, self._drafter.model
+            if not self._closed:
+                self._closed = True
+                self._target.clear()
+                self._drafter.clear()
+                self._planner.close()
+                del self.target, self.drafter, self._target.model, self._drafter.model
         finally:
             turn.leave()
 
@@ -262,21 +284,30 @@ class RapidEngine:
         fit: Fit,
         progress: Progress | None,
     ) -> _Request:
-        if self._closed:
-            raise EngineStateError("a closed engine cannot answer; load another one")
+        self._check_open()
         check_fit(fit)
+        for name, value, kind in (("sampling", sampling, Sampling), ("speculation", speculation, Speculation)):
+            if value is not None and not isinstance(value, kind):
+                raise OptionError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
         messages = read_messages(prompt)
         document = read_context(context) if context is not None else None
-        task = split(messages, document, self._prompter.count_tokens)
-        return _Request(task, sampling or Sampling(), speculation or Speculation(), fit, progress or _silent)
+        return _Request(
+            messages, document, sampling or Sampling(), speculation or Speculation(), fit, progress or _silent
+        )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineStateError("a closed engine cannot answer; load another one")
 
     def _serve(self, request: _Request, join: Callable[[], Turn], is_cancelled: IsCancelled) -> Generator[Delta]:
         turn = join()
         try:
             if turn.wait(is_cancelled):
-                if self._closed:
-                    raise EngineStateError("the engine was closed while this request waited; load another one")
-                yield from self._answer(request, is_cancelled)
+                self._check_open()
+                for delta in self._answer(request, is_cancelled):
+                    turn.suspend()
+                    yield delta
+                    turn.resume()
             else:
                 yield Delta("", finish_reason="cancelled", usage=Usage(), stats=Stats())
         finally:
@@ -289,7 +320,10 @@ class RapidEngine:
         def progress(stage: str, done: int, total: int) -> None:
             if is_cancelled():
                 raise _CancelledError
-            request.progress(stage, done, total)
+            try:
+                request.progress(stage, done, total)
+            except BaseException as error:
+                raise _ProgressError(error) from error
 
         try:
             plan = self._plan(request, progress)
@@ -306,10 +340,12 @@ class RapidEngine:
         except _CancelledError:
             yield Delta("", finish_reason="cancelled", usage=Usage(), stats=Stats())
             return
+        except _ProgressError as raised:
+            raise raised.error from None
         decode_started = time.perf_counter()
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63)
         decoder = self._decoder(request, plan, seed, is_cancelled)
-        text = TextStream(self.target.tokenizer, request.sampling.stop)
+        text = TextStream(self.target.tokenizer, request.sampling.stop_strings)
         first_token_s = 0.0
         for event in decoder.tokens():
             first_token_s = first_token_s or time.perf_counter() - started
@@ -346,7 +382,7 @@ class RapidEngine:
 
     def _plan(self, request: _Request, progress: Progress) -> Plan:
         return self._planner.plan(
-            request.task,
+            split(request.messages, request.context, self._prompter.count_tokens),
             fit=request.fit,
             reserve=request.sampling.max_new_tokens,
             drafts=request.speculation.enabled,

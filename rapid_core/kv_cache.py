@@ -46,12 +46,14 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     def reserve(self, capacity: int) -> None:
         if capacity <= self.capacity:
             return
-        self.capacity = -(-capacity // GRANULE) * GRANULE
+        capacity = -(-capacity // GRANULE) * GRANULE
         if self.is_initialized:
-            keys, values = self.keys, self.values
-            self.lazy_initialization(keys, values)
-            self.keys[:, :, : self.length] = keys[:, :, : self.length]
-            self.values[:, :, : self.length] = values[:, :, : self.length]
+            # Both are made before either is taken over: memory may run out in between.
+            keys, values = _empty_like(self.keys, capacity), _empty_like(self.values, capacity)
+            keys[:, :, : self.length] = self.keys[:, :, : self.length]
+            values[:, :, : self.length] = self.values[:, :, : self.length]
+            self.keys, self.values = keys, values
+        self.capacity = capacity
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length + query_length, 0

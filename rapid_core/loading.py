@@ -17,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from rapid_core.demo_model import cache_folder, demo_gguf
 from rapid_core.errors import LoadError, OptionError, VocabularyError
-from rapid_core.runner import check_rewind, refuse_recurrent
+from rapid_core.runner import refuse_recurrent
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -163,7 +163,6 @@ def _load(name: str, source: str, device: str, dtype: torch.dtype | None, trust:
             f"model {name!r} could not be loaded: {reason[0] if reason else type(error).__name__} "
             "A model is a hub name, a folder with config.json, tokenizer and safetensors, a .gguf file, or 'demo'"
         ) from error
-    check_rewind(model)
     return LoadedModel(model, tokenizer, name)
 
 

@@ -67,7 +67,7 @@ class Planner:
         self._encoder = encoder
         self._encoder_device = encoder_device
         self._index: DocumentIndex | None = None
-        self._chunked: tuple[str, list[Chunk]] | None = None
+        self._chunked: tuple[str, int, list[Chunk]] | None = None
 
     def plan(
         self,
@@ -84,18 +84,23 @@ class Planner:
         reserve: tokens that the answer may take. drafts: False plans for the target alone.
         Raises `PromptTooLongError` where a prompt does not fit and `fit` does not say how.
         """
-        reserve = min(reserve, self._window // LARGEST_RESERVE)
         started = time.perf_counter()
-        plan = self._plan_target(task, fit, reserve, on_progress)
+        plan = self._plan_target(task, fit, min(reserve, self._window // LARGEST_RESERVE), on_progress)
         if not drafts:
             plan.notes.append("plain decoding: speculation is off")
         elif task.context is None:
-            if drafts_without_context:
-                plan.prompts = replace(plan.prompts, drafter_ids=plan.prompts.target_ids)
+            if not drafts_without_context:
+                plan.notes.append("plain decoding: without a long text a model gains nothing by drafting for itself")
+            elif len(plan.prompts.target_ids) >= self._drafter_window:
+                plan.notes.append(
+                    f"plain decoding: the prompt of {len(plan.prompts.target_ids):,} tokens does not fit the drafter's "
+                    f"window of {self._drafter_window:,}, and no long text in it could be shortened"
+                )
             else:
-                plan.notes.append("plain decoding: without a long context a model gains nothing by drafting for itself")
+                plan.prompts = replace(plan.prompts, drafter_ids=plan.prompts.target_ids)
         else:
-            self._plan_drafter(task, plan, reserve, on_progress)
+            # A drafter whose window fills up stops drafting: its answer needs no more room than this.
+            self._plan_drafter(task, plan, min(reserve, self._drafter_window // LARGEST_RESERVE), on_progress)
         plan.retrieval_s = time.perf_counter() - started
         return plan
 
@@ -131,16 +136,19 @@ class Planner:
         assert task.context is not None
         frame = len(self._prompter.encode(task.with_context(" ")))
         room = self._window - reserve - frame
-        ranked = self._rank(task, on_progress) if fit == "retrieve" else []
-        while room > 0:
+        ranked = self._rank(task, max(room, 0), on_progress) if fit == "retrieve" and room > 0 else []
+        fits_none = False
+        while room > 0 and not fits_none:
             if fit == "middle":
                 text = self._prompter.first_and_last(task.context.text, room)
             else:
                 chosen = in_document_order(fill(ranked, room, self._prompter.count_tokens))
-                text = join(chosen)
-            ids = self._prompter.encode(task.with_context(text)) if text else ()
+                text, fits_none = join(chosen), not chosen
+                if fits_none:
+                    break
+            ids = self._prompter.encode(task.with_context(text))
             over = len(ids) + reserve - self._window
-            if ids and over <= 0:
+            if over <= 0:
                 kept = self._prompter.count_tokens(text)
                 how = (
                     f"its {len(chosen)} best passages of {len(ranked)}, in their order"
@@ -153,6 +161,13 @@ class Planner:
                 )
                 return Plan(PromptPair(ids, None), kept, notes=[note])
             room -= max(over, 16)
+        if fits_none:
+            raise PromptTooLongError(
+                f"a passage must fit what the target's window of {self._window:,} tokens leaves beside the messages, "
+                f"and none of {len(ranked)} does; pass shorter chunks, choose fit='middle', or lower max_new_tokens",
+                prompt_tokens=frame,
+                window=self._window,
+            )
         raise PromptTooLongError(
             f"the messages alone must leave room in the target's window of {self._window:,} tokens, and they take "
             f"{frame:,} with {reserve:,} reserved for the answer; shorten them, or lower max_new_tokens",
@@ -170,7 +185,7 @@ class Planner:
                 plan.notes.append(
                     f"the drafter's window of {self._drafter_window:,} tokens shrank its budget to {max(room, 0):,}"
                 )
-            ranked = self._rank(task, on_progress)
+            ranked = self._rank(task, plan.context_tokens, on_progress)
             near = above(ranked, self._retrieval.threshold)
             chosen = tuple(in_document_order(fill(near, min(budget, room), self._prompter.count_tokens)))
             if not chosen:
@@ -197,8 +212,11 @@ class Planner:
             )
         plan.prompts = replace(plan.prompts, drafter_ids=ids)
 
-    def _rank(self, task: Task, on_progress: OnProgress) -> list[Chunk]:
-        """The document's chunks, best first; of the caller's own only their order is known."""
+    def _rank(self, task: Task, room: int, on_progress: OnProgress) -> list[Chunk]:
+        """The document's chunks, best first; of the caller's own only their order is known.
+
+        room: tokens that several chunks have to fit into.
+        """
         assert task.context is not None
         document, given = task.context.text, task.context.chunks
         if given is not None:
@@ -207,16 +225,16 @@ class Planner:
             self._encoder = load_encoder(self._retrieval.encoder, self._encoder_device)
         if self._index is None:
             self._index = DocumentIndex()
-        chunks = self._chunks(document, self._encoder)
+        chunks = self._chunks(document, room, self._encoder)
         return self._index.rank(
             document, chunks, self._encoder, task.query, lambda done, total: on_progress("index", done, total)
         )
 
-    def _chunks(self, document: str, encoder: Encoder) -> list[Chunk]:
-        if self._chunked is not None and self._chunked[0] == document:
-            return self._chunked[1]
-        count = self._prompter.count_tokens
-        size = chunk_size(count(document), self._retrieval)
+    def _chunks(self, document: str, room: int, encoder: Encoder) -> list[Chunk]:
+        size = chunk_size(room, self._retrieval)
+        if self._chunked is not None and self._chunked[:2] == (document, size):
+            return self._chunked[2]
+        count, key = self._prompter.count_tokens, (document, size)
         # What the encoder would cut off could never be found: where it reads little more than a
         # chunk, a chunk is full when either of the two tokenizers says so.
         if size > ENCODER_MARGIN * encoder.max_tokens:
@@ -224,5 +242,5 @@ class Planner:
             chunks = split_chunks(document, size, lambda text: max(count(text), encoder.count_tokens(text)))
         else:
             chunks = split_chunks(document, size, count)
-        self._chunked = (document, chunks)
+        self._chunked = (*key, chunks)
         return chunks

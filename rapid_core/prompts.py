@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +12,8 @@ from jinja2.exceptions import TemplateError
 
 from rapid_core.datatypes import Message
 from rapid_core.errors import InputError
+
+_MARK = re.compile("\ue000(\\d+)\ue001")
 
 
 class ChatPrompter:
@@ -25,7 +29,12 @@ class ChatPrompter:
                 "use an instruct model, or set tokenizer.chat_template"
             )
         self.tokenizer = tokenizer
-        self._special = tuple(token for token in tokenizer.all_special_tokens if token)
+        added = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+        self._special = tuple({token for token in (*tokenizer.all_special_tokens, *added) if token})
+        # A tokenizer of its own for text: the switch is state of the tokenizer, and another thread
+        # may be counting while a prompt is made.
+        self._plain = copy.deepcopy(tokenizer)
+        self._plain.split_special_tokens = True
 
     def count_tokens(self, text: str) -> int:
         """Tokens of `text` alone."""
@@ -42,21 +51,22 @@ class ChatPrompter:
             return tuple(self.tokenizer.encode(self._render(messages), add_special_tokens=False))
         # The template's own special tokens must be read as such, and those in the contents must
         # not be: render with stand-ins, then tokenize the two kinds of text apart.
-        marks = {f"\ue000{i}\ue001": content for i, content in enumerate(contents)}
-        rendered = self._render([replace(m, content=mark) for m, mark in zip(messages, marks, strict=True)])
+        rendered = self._render([replace(m, content=f"\ue000{i}\ue001") for i, m in enumerate(messages)])
         ids: list[int] = []
-        for mark, content in marks.items():
-            before, found, rendered = rendered.partition(mark)
-            ids += self.tokenizer.encode(before, add_special_tokens=False)
-            ids += self._plain_ids(content) if found else []
-        return tuple(ids + self.tokenizer.encode(rendered, add_special_tokens=False))
+        # Odd pieces are numbers of contents: a template may change their order, or leave some out.
+        for position, piece in enumerate(_MARK.split(rendered)):
+            if position % 2:
+                ids += self._plain_ids(contents[int(piece)])
+            else:
+                ids += self.tokenizer.encode(piece, add_special_tokens=False)
+        return tuple(ids)
 
     def first_and_last(self, text: str, tokens: int) -> str:
         """`text` with its middle cut out, so that about `tokens` tokens of it are left.
 
         Source: paper, section 4.1 (truncation in the middle, after LongBench).
         """
-        offsets = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)[
+        offsets = self._plain(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)[
             "offset_mapping"
         ]
         if len(offsets) <= tokens:
@@ -66,9 +76,7 @@ class ChatPrompter:
         return text[: offsets[head][0]].rstrip() + "\n\n" + text[offsets[-tail][0] :].lstrip()
 
     def _plain_ids(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)[
-            "input_ids"
-        ]
+        ids: list[int] = self._plain(text, add_special_tokens=False, verbose=False)["input_ids"]
         return ids
 
     def _render(self, messages: Sequence[Message]) -> str:

@@ -36,13 +36,16 @@ class ModelRunner:
         self.model = model
         self.role = role
         text_config = model.config.get_text_config(decoder=True)
-        self.window = int(getattr(text_config, "max_position_embeddings", 0) or 2**31)
+        self.window = _window(text_config)
         self.vocab_size = vocab_size or int(text_config.vocab_size)
         self.sequence: list[int] = []
         self._cache = KVCache()
         self._keeps_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._can_group = can_group(text_config)
-        self._one_prefill = _rope_depends_on_length(text_config)
+        self._one_prefill = _rope_types(text_config) & {"dynamic", "longrope"} != set()
+        # With longrope all keys change when a text grows over this length.
+        self._rope_border = _rope_border(text_config)
+        self._beyond_border = False
 
     @property
     def device(self) -> torch.device:
@@ -65,6 +68,13 @@ class ModelRunner:
         """Tokens that the window still takes behind the sequence."""
         return self.window - len(self.sequence)
 
+    @property
+    def draft_room(self) -> int:
+        """Drafts that can be verified in one forward: they must not cross where all keys change."""
+        if self._rope_border is None or len(self.sequence) > self._rope_border:
+            return self.room
+        return min(self.room, self._rope_border - len(self.sequence))
+
     def prefill(self, prompt_ids: Sequence[int], *, reserve: int, on_chunk: OnChunk | None = None) -> int:
         """Read a prompt but for its last id, which the first verification reads with its drafts.
 
@@ -74,7 +84,7 @@ class ModelRunner:
         Returns how many tokens were reused.
         """
         reused = min(shared_prefix(self.sequence[: self.length], prompt_ids), len(prompt_ids) - 1)
-        if self._one_prefill and reused < len(prompt_ids) - 1:
+        if self._rope_border is not None and self._beyond_border != (len(prompt_ids) - 1 > self._rope_border):
             reused = 0
         self._cache.rewind(reused)
         self.sequence = list(prompt_ids)
@@ -85,7 +95,7 @@ class ModelRunner:
         for start in range(reused, total, max(chunk, 1)):
             if on_chunk is not None:
                 on_chunk(start, total)
-            self._run(ids[start : start + chunk], rows=1)
+            self.forward(ids[start : start + chunk], 1)
         if on_chunk is not None:
             on_chunk(total, total)
         return reused
@@ -93,13 +103,20 @@ class ModelRunner:
     def forward(self, ids: Tensor, rows: int) -> Tensor:
         """Read `ids` [k] behind the cache and return the last `rows` rows of logits, [rows, V] float32.
 
-        Raises `ModelOutputError` where the model returns NaN or infinity; the cache is then as before.
+        Raises `ModelOutputError` where the model returns NaN or infinity, and forgets all keys:
+        earlier ones may be as bad.
         """
-        before = self.length
+        border = self._rope_border
+        if border is not None:
+            end = self.length + ids.shape[0]
+            if not self._beyond_border and 0 < self.length < len(self.sequence) and end > border:
+                ids = torch.cat((torch.tensor(self.sequence[: self.length], device=ids.device), ids))
+                self._cache.rewind(0)
+            self._beyond_border = end > border
         logits = self._run(ids, rows)[0, -rows:, : self.vocab_size].float()
         # A maximum shows NaN and infinity alike, and lets a model rule ids out with -inf.
         if not bool(torch.isfinite(logits.amax(dim=-1)).all()):
-            self._cache.rewind(before)
+            self.clear()
             raise ModelOutputError(
                 f"logits must be finite, and the {self.role} model returned NaN or infinity; "
                 "use dtype='float32' or 'bfloat16', and check the weights"
@@ -163,6 +180,7 @@ def check_rewind(model: Any) -> None:
         runner.sequence = ids.tolist()
         straight = runner.forward(ids, 1)
         runner.clear()
+        runner.sequence = ids[:5].tolist()
         runner.forward(ids[:5], 1)
         runner.forward(ids.flip(0)[:3], 1)
         runner._cache.rewind(5)
@@ -183,8 +201,31 @@ def check_rewind(model: Any) -> None:
         )
 
 
-def _rope_depends_on_length(text_config: Any) -> bool:
-    """Whether positions are encoded by the length of the whole input, so that a prompt is one forward."""
+def _window(text_config: Any) -> int:
+    """Positions that a model can tell apart; YaRN stretches those that it was trained on."""
+    window = int(getattr(text_config, "max_position_embeddings", 0) or 2**31)
+    for entry in _rope_entries(text_config):
+        if entry.get("rope_type") == "yarn":
+            trained = entry.get("original_max_position_embeddings") or window
+            window = max(window, int(trained * entry.get("factor", 1)))
+    return window
+
+
+def _rope_types(text_config: Any) -> set[str]:
+    """How a model encodes positions; "dynamic" and "longrope" do it by the length of the whole input."""
+    return {str(entry.get("rope_type")) for entry in _rope_entries(text_config)}
+
+
+def _rope_border(text_config: Any) -> int | None:
+    """The length over which a longrope model encodes all positions in another way."""
+    for entry in _rope_entries(text_config):
+        if entry.get("rope_type") == "longrope":
+            border = entry.get("original_max_position_embeddings")
+            return int(border or text_config.original_max_position_embeddings)
+    return None
+
+
+def _rope_entries(text_config: Any) -> list[dict[str, Any]]:
+    """The rope parameters, which models with several kinds of layers keep once for each kind."""
     parameters = getattr(text_config, "rope_parameters", None) or {}
-    nested = [value for value in parameters.values() if isinstance(value, dict)]
-    return any(entry.get("rope_type") in ("dynamic", "longrope") for entry in [parameters, *nested])
+    return [parameters, *(value for value in parameters.values() if isinstance(value, dict))]

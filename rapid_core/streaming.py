@@ -21,12 +21,15 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self._silent = frozenset(tokenizer.all_special_ids)
         self._ids: list[int] = []
         self._context = 0
         self._read = 0
 
     def push(self, id_: int) -> str:
         """The text that became certain with this id."""
+        if id_ in self._silent:
+            return ""
         self._ids.append(id_)
         known, text = self._texts()
         if text.endswith(INCOMPLETE) or len(text) <= len(known):

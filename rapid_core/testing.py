@@ -9,7 +9,7 @@ import asyncio
 import re
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,7 +74,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "starcoder2": {},
     "gpt_neox": {},
     "phi": {},
-    "gpt2": {"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 1024},
+    "gpt2": {"n_embd": 64, "n_layer": 4, "n_head": 4},
 }
 
 
@@ -275,7 +275,7 @@ class ScriptedEngine:
         """`generate` for an event loop."""
         return Result.of([delta async for delta in self.astream(prompt, **options)])
 
-    async def astream(self, prompt: str | Sequence[Message], **options: Any) -> AsyncIterator[Delta]:
+    async def astream(self, prompt: str | Sequence[Message], **options: Any) -> AsyncGenerator[Delta]:
         """`stream` for an event loop."""
         for delta in self.stream(prompt, **options):
             yield delta
@@ -295,7 +295,7 @@ class ScriptedEngine:
 
     def _say(self, answer: str, messages: tuple[Message, ...], sampling: Sampling) -> Generator[Delta]:
         words = re.findall(r"\s*\S+\s*$|\s*\S+", answer)
-        cut = min((at for stop in sampling.stop if (at := answer.find(stop)) >= 0), default=None)
+        cut = min((at for stop in sampling.stop_strings if (at := answer.find(stop)) >= 0), default=None)
         said = "" if cut is None else answer[:cut]
         if cut is not None:
             words = re.findall(r"\s*\S+\s*$|\s*\S+", said)

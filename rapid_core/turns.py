@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -10,6 +11,9 @@ from rapid_core.errors import EngineStateError
 
 # How often a waiting request looks whether its caller has given up.
 POLL_S = 0.1
+# How long a thread may wait for a stream that it left open itself. In a pool of threads another
+# one may still read that stream on; in the main thread nobody can.
+PATIENCE_S = 30.0
 
 
 class Turn:
@@ -17,12 +21,25 @@ class Turn:
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self.started = False
         self.thread = threading.get_ident()
+        self.started = False
+        # The thread that last read a stream which now waits for its reader.
+        self.suspended_by: int | None = None
 
     def wait(self, is_cancelled: Callable[[], bool]) -> bool:
         """Block until it is this request's turn; False if it was cancelled before."""
         return self._turns._wait(self, is_cancelled)
+
+    def suspend(self) -> None:
+        """Note that the reader has a piece, and that nothing runs until it asks for the next."""
+        self.suspended_by = threading.get_ident()
+
+    def resume(self) -> None:
+        """Go on; raises `EngineStateError` if the engine was closed in the meantime."""
+        with self._turns._changed:
+            self.suspended_by = None
+            if self not in self._turns._queue:
+                raise EngineStateError("the engine was closed while this stream was open; load another one")
 
     def leave(self) -> None:
         """Let the next one go on; harmless when called again."""
@@ -43,22 +60,30 @@ class Turns:
             self._queue.append(turn)
         return turn
 
-    def _wait(self, turn: Turn, is_cancelled: Callable[[], bool]) -> bool:
-        turn.thread, turn.started = threading.get_ident(), True
+    def drop_suspended(self) -> None:
+        """Take the engine from a stream whose reader has stopped reading; its next step will raise."""
         with self._changed:
-            while self._queue[0] is not turn:
-                first = self._queue[0]
-                # Only the main thread is sure to run nothing else that could end the open stream.
-                if first.thread == turn.thread == threading.main_thread().ident:
+            if self._queue and self._queue[0].suspended_by is not None:
+                self._queue.popleft()
+                self._changed.notify_all()
+
+    def _wait(self, turn: Turn, is_cancelled: Callable[[], bool]) -> bool:
+        turn.started = True
+        began = time.monotonic()
+        with self._changed:
+            while turn in self._queue and self._queue[0] is not turn:
+                if is_cancelled():
+                    self._queue.remove(turn)
+                    self._changed.notify_all()
+                    return False
+                if self._queue[0].suspended_by != turn.thread:
+                    began = time.monotonic()
+                elif turn.thread == threading.main_thread().ident or time.monotonic() - began > PATIENCE_S:
                     self._queue.remove(turn)
                     raise EngineStateError(
                         "an engine serves one request at a time, and this thread still has a stream of it open; "
                         "read that stream to its end or close() it first"
                     )
-                if is_cancelled():
-                    self._queue.remove(turn)
-                    self._changed.notify_all()
-                    return False
                 self._changed.wait(POLL_S)
         return True
 

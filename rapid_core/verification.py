@@ -144,7 +144,7 @@ def _check(
             f"target_logits and draft_probs must have one shape, got {tuple(target_logits.shape)} and "
             f"{tuple(draft_probs.shape)}"
         )
-    if not (math.isfinite(eta) and eta >= 0):
+    if not 0 <= eta < math.inf:
         raise OptionError(f"eta must be at least 0 and finite, got {eta}")
     if not (math.isfinite(temperature) and temperature >= 0):
         raise OptionError(f"temperature must be at least 0 and finite, got {temperature}")

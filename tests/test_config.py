@@ -16,17 +16,20 @@ from rapid_core import OptionError, RapidError, Retrieval, Sampling, Speculation
         (lambda: Speculation(gamma=0), "gamma must be at least 1, got 0"),
         (lambda: Speculation(gamma=2.5), "gamma must be a whole number, got 2.5"),
         (lambda: Speculation(gamma=True), "gamma must be a whole number, got True"),
-        (lambda: Speculation(eta=-1), "eta must be at least 0 and finite, got -1"),
-        (lambda: Speculation(eta=math.nan), "eta must be at least 0 and finite, got nan"),
-        (lambda: Speculation(eta=math.inf), "eta must be at least 0 and finite, got inf"),
+        (lambda: Speculation(eta=-1), "eta must be at least 0 and at most 1e+06, got -1"),
+        (lambda: Speculation(eta=math.nan), "eta must be at least 0 and at most 1e+06, got nan"),
+        (lambda: Speculation(eta=math.inf), "eta must be at least 0 and at most 1e+06, got inf"),
         (lambda: Speculation(tail="none"), "tail must be one of 'reference', 'paper', None, got 'none'"),
         (lambda: Speculation(alpha=1.5), "alpha must be at least 0 and at most 1, got 1.5"),
         (lambda: Sampling(temperature=-0.1), "temperature must be at least 0 and finite, got -0.1"),
         (lambda: Sampling(temperature="hot"), "temperature must be a number, got 'hot'"),
+        (lambda: Sampling(temperature=1e-40), "temperature must be 0 or at least 0.0001, got 1e-40; 0 is greedy"),
+        (lambda: Sampling(temperature=10**400), "temperature must be a number, got 1000000000"),
+        (lambda: Sampling(stop=5), "stop must be text or a list of texts, got 5"),
         (lambda: Sampling(top_p=0), "top_p must be above 0 and at most 1, got 0"),
         (lambda: Sampling(top_k=-1), "top_k must be at least 0, got -1"),
         (lambda: Sampling(max_new_tokens=0), "max_new_tokens must be at least 1, got 0"),
-        (lambda: Sampling(repetition_penalty=0), "repetition_penalty must be above 0 and finite, got 0"),
+        (lambda: Sampling(repetition_penalty=0), "repetition_penalty must be at least 0.01 and at most 100, got 0"),
         (lambda: Sampling(stop=[""]), "stop must be text that is not empty"),
         (lambda: Sampling(seed=-3), "seed must be at least 0, got -3"),
         (lambda: Retrieval(chunk_tokens=1), "chunk_tokens must be at least 16, got 1"),
@@ -60,6 +63,7 @@ def test_options_are_frozen_and_compare_by_value():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Sampling().temperature = 1.0
     assert Sampling(stop="a") == Sampling(stop=["a"])
+    assert Sampling(stop=None) == Sampling()
     assert hash(Speculation()) == hash(Speculation(gamma=10, eta=10.0))
 
 

@@ -15,6 +15,7 @@ from rapid_core import (
     InputError,
     LongContext,
     Message,
+    ModelOutputError,
     OptionError,
     PromptTooLongError,
     RapidEngine,
@@ -22,6 +23,7 @@ from rapid_core import (
     Retrieval,
     Sampling,
     Speculation,
+    UnsupportedModelError,
     VocabularyError,
 )
 from rapid_core.loading import LoadedModel
@@ -223,7 +225,7 @@ def test_a_question_without_context_is_answered_plainly_or_with_a_small_drafter(
     with RapidEngine(tiny_model()) as alone:
         plain = alone.generate("Who are you?", sampling=Sampling(max_new_tokens=10))
     assert plain.stats.drafted == 0
-    assert "without a long context" in plain.stats.notes[0]
+    assert "without a long text" in plain.stats.notes[0]
 
 
 def test_a_long_message_finds_its_own_document(document):
@@ -319,11 +321,16 @@ def test_chunks_over_the_drafters_window_are_an_error(document):
         ("Who?", " \n ", "the document must not be empty"),
         ("Who?", 5, "context must be text"),
         ("Who?", LongContext("text", ("",)), "a chunk must not be empty"),
-        ("Who?", LongContext("text", (7,)), "a chunk must be text or a Chunk"),
+        ("Who?", LongContext("text", (7,)), "a chunk must be text or a Chunk of text"),
         ("Who\ud800?", None, "must be valid Unicode"),
         ([Message("robot", "hi")], None, "role must be one of"),
         ([Message("assistant", "hi")], None, "the last message must be from"),
         (["hi"], None, "must be a Message"),
+        ("Who?", LongContext("text", "abc"), "chunks must be a list"),
+        ("Who?", LongContext("text", 5), "chunks must be a list"),
+        ("Who?", LongContext("text", (Chunk(5),)), "a chunk must be text or a Chunk of text"),
+        ("Who?", LongContext("text", (Chunk("\ud800"),)), "a chunk must be valid Unicode"),
+        ("Who?", LongContext("text", query=5), "query must be text"),
     ],
 )
 def test_bad_input_is_refused_before_any_work(engine, prompt, context, message):
@@ -333,6 +340,11 @@ def test_bad_input_is_refused_before_any_work(engine, prompt, context, message):
     # A stream refuses when it is made, and not when it is first read.
     with pytest.raises(InputError):
         engine.stream(prompt, context=context)
+
+
+def test_options_of_the_wrong_kind_are_refused(engine):
+    with pytest.raises(OptionError, match="sampling must be a Sampling, got dict"):
+        engine.generate("Who?", sampling={"temperature": 1})
 
 
 def test_an_unknown_way_to_fit_is_refused(engine):
@@ -351,13 +363,170 @@ def test_an_error_of_the_model_leaves_the_engine_usable(document):
         assert ask(engine, document).token_ids == expected
 
 
+def test_memory_that_runs_out_while_the_cache_grows_costs_nothing_but_the_request(document, monkeypatch):
+    import rapid_core.kv_cache as module
+
+    original, made = module._empty_like, []
+
+    def fail_at(call):
+        def sometimes(states, capacity):
+            made.append(capacity)
+            if len(made) == call:
+                raise MemoryError("no room")
+            return original(states, capacity)
+
+        return sometimes
+
+    for call in range(1, 6):
+        with tiny_engine(window=8192) as engine:
+            expected = ask(engine, document, max_new_tokens=8).token_ids
+            made.clear()
+            monkeypatch.setattr(module, "_empty_like", fail_at(call))
+            with pytest.raises(MemoryError):
+                ask(engine, document * 3, max_new_tokens=8)
+            monkeypatch.undo()
+            assert ask(engine, document, max_new_tokens=8).token_ids == expected
+
+
+def test_one_bad_number_is_forgotten_with_the_request(document):
+    with tiny_engine() as engine:
+        expected = ask(engine, document, max_new_tokens=8).token_ids
+        broken = [True]
+
+        def spoil(module, args, output):
+            if broken and output.logits.shape[1] == 1:
+                broken.clear()
+                output.logits = output.logits * torch.nan
+            return output
+
+        handle = engine.target.model.register_forward_hook(spoil)
+        with pytest.raises(ModelOutputError):
+            ask(engine, document + "!", max_new_tokens=8)
+        handle.remove()
+        assert ask(engine, document, max_new_tokens=8).token_ids == expected
+
+
+def test_two_engines_on_one_document_close_on_their_own(document):
+    first, second = tiny_engine(), tiny_engine()
+    ask(first, document, max_new_tokens=2)
+    ask(second, document, max_new_tokens=2)
+    first.close()
+    assert ask(second, document, max_new_tokens=2).stats.retrieved
+    second.close()
+
+
+def test_what_the_progress_callback_raises_reaches_the_caller_as_it_is(document):
+    class MineError(ValueError):
+        pass
+
+    def refuse(stage, done, total):
+        raise MineError(stage)
+
+    with tiny_engine() as engine:
+        with pytest.raises(MineError, match="index"):
+            engine.generate("Who?", context=document, progress=refuse)
+        assert ask(engine, document, max_new_tokens=2)
+
+
+def test_a_model_that_cannot_be_rewound_is_refused_by_the_constructor_too():
+    model = tiny_model("recurrent_gemma", attention_window_size=24)
+    with pytest.raises(UnsupportedModelError, match="'recurrent_gemma'"):
+        RapidEngine(model)
+
+
+def test_a_small_drafter_without_context_stays_out_of_prompts_that_it_cannot_hold():
+    target, drafter = tiny_model("llama"), tiny_model("gpt2", window=256)
+    history = [Message("user", "word " * 60), Message("assistant", "word " * 60), Message("user", "Who?")]
+    with RapidEngine(target, drafter) as engine:
+        result = engine.generate(history, sampling=Sampling(max_new_tokens=4))
+    assert result.stats.drafted == 0 and "does not fit the drafter's window of 256" in result.stats.notes[0]
+
+
+@pytest.mark.parametrize("start", [100, 200, 225, 240, 251, 254, 255, 256, 257, 300])
+def test_a_text_that_grows_over_the_border_of_longrope_equals_transformers(start):
+    """All keys change there: transformers reads everything again, and so do we."""
+    rope = {
+        "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 256,
+        "short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "factor": 4.0,
+    }  # fmt: skip
+    options = {"rope_parameters": rope, "original_max_position_embeddings": 256}
+    target, drafter = tiny_pair("phi3", closeness=0.999, **options)
+    with RapidEngine(target, drafter) as engine:
+        overhead = len(engine.prompts("x").target_ids) - 1
+        for question in ("x" * (start - overhead), "y" * (start - overhead)):
+            prompt_ids = engine.prompts(question).target_ids
+            assert len(prompt_ids) == start
+            out = target.model.generate(torch.tensor([prompt_ids]), max_new_tokens=40, do_sample=False)
+            for speculation in (Speculation.off(), Speculation.lossless(gamma=5)):
+                result = engine.generate(question, sampling=Sampling(max_new_tokens=40), speculation=speculation)
+                assert result.token_ids == tuple(out[0, start:].tolist())
+
+
+def test_yarn_stretches_the_window():
+    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 256}
+    with RapidEngine(tiny_model("qwen2", window=256, rope_parameters=rope)) as engine:
+        assert engine.window == 1024
+
+
 def test_a_closed_engine_says_so(document):
     engine = tiny_engine()
     with engine:
         ask(engine, document)
     with pytest.raises(EngineStateError, match="closed"):
         ask(engine, document)
+    with pytest.raises(EngineStateError, match="closed"):
+        engine.prompts("Who?", context=document)
     engine.close()
+
+
+def test_leaving_with_a_stream_open_closes_the_engine_and_lets_the_users_error_out(document):
+    def leave_it_open():
+        with tiny_engine() as engine:
+            stream.append(engine.stream("Who?", context=document))
+            next(stream[-1])
+            raise KeyError("mine")
+
+    def work():
+        with pytest.raises(KeyError):
+            leave_it_open()
+
+    stream: list = []
+    work()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    for left_open in stream:
+        with pytest.raises(EngineStateError, match="closed while this stream was open"):
+            next(left_open)
+
+
+def test_a_thread_that_waits_for_its_own_stream_is_told_so_after_a_while(document, monkeypatch):
+    import rapid_core.turns as module
+
+    monkeypatch.setattr(module, "PATIENCE_S", 0.3)
+    told = []
+
+    def work():
+        with tiny_engine() as engine:
+            stream = engine.stream("Who?", context=document)
+            next(stream)
+            with pytest.raises(EngineStateError, match="still has a stream of it open") as error:
+                ask(engine, document)
+            told.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(20)
+    assert told
+
+
+async def test_an_async_request_behind_an_open_stream_of_its_thread_is_told_so(engine, document):
+    stream = engine.stream("Who?", context=document)
+    next(stream)
+    with pytest.raises(EngineStateError, match="still has a stream of it open"):
+        await asyncio.wait_for(engine.agenerate("Who?", context=document), timeout=20)
+    stream.close()
 
 
 # -- several at once ------------------------------------------------------------------------------
@@ -440,7 +609,11 @@ async def test_an_async_stream_closed_early_frees_the_engine(document):
     with tiny_engine() as engine:
         stream = engine.astream("Who?", context=document, sampling=Sampling(max_new_tokens=5000))
         await anext(stream)
+        calls = count_forwards(engine)
         await stream.aclose()
+        # It may finish the round that it is in: at most ten drafts and their verification.
+        await asyncio.sleep(0.5)
+        assert calls[0] <= 1
         assert await asyncio.wait_for(engine.agenerate("Who?", context=document), timeout=20)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,9 @@ from rapid_core.datatypes import Chunk
 from rapid_core.errors import RetrievalError
 from rapid_core.extras import require
 from rapid_core.retrieval.embedding import Encoder
+
+# The least recently used document's index goes when there are more.
+MOST_DOCUMENTS = 16
 
 
 class DocumentIndex:
@@ -26,7 +30,9 @@ class DocumentIndex:
         chromadb = require("chromadb", extra="retrieval")
         settings = chromadb.config.Settings(anonymized_telemetry=False)
         self._client = chromadb.EphemeralClient(settings=settings)
-        self._made: set[str] = set()
+        # In-memory clients of one process share their collections: each index adds a mark of its own.
+        self._mark = secrets.token_hex(4)
+        self._made: list[str] = []
 
     def rank(
         self, document: str, chunks: list[Chunk], encoder: Encoder, query: str, on_batch: Callable[[int, int], None]
@@ -53,18 +59,19 @@ class DocumentIndex:
 
     def close(self) -> None:
         """Delete the collections that were made here."""
-        for name in self._made:
-            self._client.delete_collection(name)
-        self._made.clear()
+        while self._made:
+            self._client.delete_collection(self._made.pop())
 
     def _collection(
         self, document: str, chunks: list[Chunk], encoder: Encoder, on_batch: Callable[[int, int], None]
     ) -> Any:
-        name = _name(document, chunks, encoder)
+        name = f"{_name(document, chunks, encoder)}-{self._mark}"
         collection = self._client.get_or_create_collection(
             name, embedding_function=None, configuration={"hnsw": {"space": "cosine"}}
         )
-        self._made.add(name)
+        self._made = [*(made for made in self._made if made != name), name]
+        if len(self._made) > MOST_DOCUMENTS:
+            self._client.delete_collection(self._made.pop(0))
         if collection.count() == len(chunks):
             return collection
         # Every vector is made before one is stored: an interrupted run leaves an empty collection.

@@ -24,9 +24,12 @@ def budget_tokens(document_tokens: int, retrieval: Retrieval) -> int:
     return min(by_paper, document_tokens // LARGEST_SHARE)
 
 
-def chunk_size(document_tokens: int, retrieval: Retrieval) -> int:
-    """Tokens of a chunk: the configured ones, fewer where a short document's budget would not hold two."""
-    return max(SMALLEST_CHUNK, min(retrieval.chunk_tokens, document_tokens // (2 * LARGEST_SHARE)))
+def chunk_size(room: int, retrieval: Retrieval) -> int:
+    """Tokens of a chunk: the configured ones, fewer where the drafter's share of `room` would not hold two.
+
+    room: tokens of the document as the target reads it.
+    """
+    return max(SMALLEST_CHUNK, min(retrieval.chunk_tokens, room // (2 * LARGEST_SHARE)))
 
 
 def above(ranked: Iterable[Chunk], threshold: float) -> list[Chunk]:
