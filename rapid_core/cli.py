@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import os
 import sys
 from dataclasses import asdict
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from rapid_core.config import Retrieval, Sampling, Speculation
+from rapid_core.config import Fit, Retrieval, Sampling, Speculation
 from rapid_core.context import read_messages
 from rapid_core.datatypes import Delta, LongContext, Message, Result
 from rapid_core.documents import PYTHON_REFERENCE, Document, read_document
-from rapid_core.errors import RapidError
+from rapid_core.errors import InputError, RapidError
+from rapid_core.extras import check_installed
 from rapid_core.terminal import StageProgress, print_delta, print_summary
+
+if TYPE_CHECKING:
+    from rapid_core.engine import RapidEngine
 
 # The wording that let the smallest model answer from the document and stop (docs/notes.md).
 INSTRUCTION = "Question: {question}\nAnswer in a few sentences, from the text above."
@@ -92,16 +98,15 @@ def ask(
     show_drafts: ShowDraftsOption = False,
 ) -> None:
     """Answer a question about a document."""
-    # Everything that can be wrong with the input is found before a model is loaded.
+    # What can be wrong with the input is found before a model is loaded.
     read_messages(question)
-    sampling = Sampling(
-        temperature=temperature, top_p=top_p, seed=seed, max_new_tokens=max_new_tokens, stop=tuple(stop or ())
-    )
-    speculation = Speculation.off() if no_speculation else Speculation(gamma=gamma, eta=eta)
+    sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed, max_new_tokens=max_new_tokens, stop=stop)
+    speculation = _speculation(gamma, eta, no_speculation)
     document = _read(doc)
     prompt = [Message("user", INSTRUCTION.format(question=question))]
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
-    with _load(err, target, drafter, encoder, device, drafter_device, dtype) as engine:
+    searches = speculation.enabled or _fit(fit, document) == "retrieve"
+    with _load(err, target, drafter, encoder, device, drafter_device, dtype, searches=searches) as engine:
         progress = StageProgress(err)
         with progress.shown():
             deltas: list[Delta] = []
@@ -120,6 +125,7 @@ def ask(
     result = Result.of(deltas)
     if as_json:
         sys.stdout.write(json.dumps(_as_object(result), ensure_ascii=False, allow_nan=False) + "\n")
+        sys.stdout.flush()
         return
     out.print()
     print_summary(err, result.usage, result.stats, show_drafts=show_drafts)
@@ -146,16 +152,15 @@ def chat(
     show_drafts: ShowDraftsOption = False,
 ) -> None:
     """Talk about a document; every turn remembers those before it. An empty line or Ctrl-D ends it."""
-    sampling = Sampling(
-        temperature=temperature, top_p=top_p, seed=seed, max_new_tokens=max_new_tokens, stop=tuple(stop or ())
-    )
-    speculation = Speculation.off() if no_speculation else Speculation(gamma=gamma, eta=eta)
+    sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed, max_new_tokens=max_new_tokens, stop=stop)
+    speculation = _speculation(gamma, eta, no_speculation)
     if doc == "-":
         raise typer.BadParameter("standard input is where the questions come from; name a file", param_hint="DOC")
     document = _read(doc)
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
     turns: list[Message] = []
-    with _load(err, target, drafter, encoder, device, drafter_device, dtype) as engine:
+    searches = speculation.enabled or _fit(fit, document) == "retrieve"
+    with _load(err, target, drafter, encoder, device, drafter_device, dtype, searches=searches) as engine:
         while question := _next_question(err):
             wording = INSTRUCTION.format(question=question) if not turns else question
             turns.append(Message("user", wording))
@@ -205,30 +210,67 @@ def fetch_model(name: Annotated[str, typer.Argument(help="'demo'.")]) -> None:
 
     if name != "demo":
         raise typer.BadParameter(f"only 'demo' can be fetched, got {name!r}; other models load by hub name or folder")
-    load_model("demo", device="cpu")
+    with Console(stderr=True).status("fetching the demo model and making it ready, about half a minute"):
+        load_model("demo", device="cpu")
     sys.stdout.write("the demo model is ready\n")
 
 
 def main() -> None:
     """Run the command line; errors of this package become one line and exit status 1."""
+    for stream in (sys.stdout, sys.stderr):
+        # What an old code page cannot show must not cost the answer.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except RapidError as error:
-        Console(stderr=True, highlight=False).print(Text(f"error: {error}", style="red"), soft_wrap=True)
+        _print_error(error)
+        raise SystemExit(1) from None
+    except BrokenPipeError:
+        # The reader has gone; Python would complain again when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except OSError as error:
+        _print_error(error)
         raise SystemExit(1) from None
 
 
-def _load(console: Console, target: str, drafter: str | None, encoder: str | None, *places: Any) -> Any:
+def _print_error(error: Exception) -> None:
+    Console(stderr=True, highlight=False).print(Text(f"error: {error}", style="red"), soft_wrap=True)
+
+
+def _speculation(gamma: int, eta: float, off: bool) -> Speculation:
+    checked = Speculation(gamma=gamma, eta=eta)
+    return Speculation.off() if off else checked
+
+
+def _load(
+    console: Console,
+    target: str,
+    drafter: str | None,
+    encoder: str | None,
+    device: str,
+    drafter_device: str | None,
+    dtype: str,
+    *,
+    searches: bool,
+) -> RapidEngine:
+    """Load everything that an answer needs, so that an interrupted answer leaves nothing half loaded."""
+    retrieval = Retrieval(encoder=encoder) if encoder is not None else Retrieval()
+    if searches:
+        check_installed("FlagEmbedding", "chromadb", "semantic_text_splitter", extra="retrieval")
+
     from rapid_core.engine import RapidEngine
     from rapid_core.loading import hide_progress_bars
 
     hide_progress_bars()
-    retrieval = Retrieval(encoder=encoder) if encoder else Retrieval()
-    device, drafter_device, dtype = places
     with console.status("loading models"):
-        return RapidEngine.load(
+        engine = RapidEngine.load(
             target, drafter, device=device, drafter_device=drafter_device, dtype=dtype, retrieval=retrieval
         )
+        if searches:
+            engine.warm_up()
+    return engine
 
 
 def _read(doc: str) -> Document:
@@ -238,7 +280,7 @@ def _read(doc: str) -> Document:
     return document
 
 
-def _fit(fit: FitChoice | None, document: Document) -> Any:
+def _fit(fit: FitChoice | None, document: Document) -> Fit:
     if fit is not None:
         return fit.value
     return "retrieve" if document.name == PYTHON_REFERENCE else "error"
@@ -249,6 +291,8 @@ def _next_question(console: Console) -> str:
         return console.input("[bold]> [/bold]").strip()
     except (EOFError, KeyboardInterrupt):
         return ""
+    except UnicodeDecodeError as error:
+        raise InputError(f"a question must be valid {error.encoding}, and byte {error.start} is not") from error
 
 
 def _as_object(result: Result) -> dict[str, Any]:

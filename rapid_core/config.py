@@ -173,7 +173,9 @@ class Speculation:
     @classmethod
     def lossless(cls, **options: Any) -> Speculation:
         """Speculation with eta = 0: the output distribution is the target's own."""
-        return cls(**{**options, "eta": 0.0})
+        if "eta" in options:
+            raise OptionError(f"eta is 0 in lossless speculation, got {options['eta']!r}; leave it out")
+        return cls(**options, eta=0.0)
 
     @classmethod
     def off(cls) -> Speculation:

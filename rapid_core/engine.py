@@ -16,7 +16,15 @@ from rapid_core.datatypes import Delta, LongContext, Message, PromptPair, Result
 from rapid_core.decoder import Decoder
 from rapid_core.drafting import RagDrafter
 from rapid_core.errors import EngineStateError, OptionError
-from rapid_core.loading import LoadedModel, check_same_vocabulary, load_model, resolve_device, same_model
+from rapid_core.loading import (
+    LoadedModel,
+    check_same_vocabulary,
+    check_source,
+    load_model,
+    resolve_device,
+    resolve_dtype,
+    same_model,
+)
 from rapid_core.planning import Plan, Planner
 from rapid_core.prompts import ChatPrompter
 from rapid_core.retrieval import Encoder
@@ -124,23 +132,32 @@ class RapidEngine:
         target "demo" the default one, which lies on a hub, is replaced by it.
         Raises `LoadError` and its kind.
         """
+        if retrieval is not None and not isinstance(retrieval, Retrieval):
+            raise OptionError(f"retrieval must be a Retrieval, got {type(retrieval).__name__}")
         retrieval = retrieval or Retrieval()
         if target == "demo" and retrieval.encoder == Retrieval().encoder:
             retrieval = replace(retrieval, encoder="demo")
-        loaded = load_model(target, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
-        loaded_drafter = None
-        if drafter is not None and not (
-            same_model(target, drafter) and drafter_device in (None, device) and drafter_dtype in (None, dtype)
-        ):
-            loaded_drafter = load_model(
-                drafter,
-                device=drafter_device or device,
-                dtype=drafter_dtype or dtype,
-                trust_remote_code=trust_remote_code,
-            )
-        elif drafter is None and (drafter_device is not None or drafter_dtype is not None):
+        if drafter is None and (drafter_device is not None or drafter_dtype is not None):
             raise OptionError("drafter_device and drafter_dtype need a drafter; name one, or leave them out")
-        return cls(loaded, loaded_drafter, retrieval=retrieval, encoder_device=resolve_device(device))
+        # What can be wrong is found before gigabytes are read.
+        device, drafter_device = resolve_device(device), resolve_device(drafter_device or device)
+        kind, drafter_kind = resolve_dtype(dtype, device), resolve_dtype(drafter_dtype or dtype, drafter_device)
+        check_source(target)
+        if drafter is not None:
+            check_source(drafter)
+        loaded = load_model(target, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+        shared = drafter is None or (same_model(target, drafter) and (device, kind) == (drafter_device, drafter_kind))
+        loaded_drafter = None
+        if drafter is not None and not shared:
+            loaded_drafter = load_model(
+                drafter, device=drafter_device, dtype=drafter_dtype or dtype, trust_remote_code=trust_remote_code
+            )
+        return cls(loaded, loaded_drafter, retrieval=retrieval, encoder_device=device)
+
+    def warm_up(self) -> None:
+        """Load now what the first question about a document would load: the encoder and the store."""
+        self._check_open()
+        self._planner.warm_up()
 
     @property
     def window(self) -> int:
@@ -289,6 +306,8 @@ class RapidEngine:
         for name, value, kind in (("sampling", sampling, Sampling), ("speculation", speculation, Speculation)):
             if value is not None and not isinstance(value, kind):
                 raise OptionError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
+        if progress is not None and not callable(progress):
+            raise OptionError(f"progress must be callable, got {type(progress).__name__}")
         messages = read_messages(prompt)
         document = read_context(context) if context is not None else None
         return _Request(

@@ -15,8 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as transformers_logging
 
-from rapid_core.demo_model import cache_folder, demo_gguf
-from rapid_core.errors import LoadError, OptionError, VocabularyError
+from rapid_core.demo_model import demo_gguf, make_cache_folder
+from rapid_core.errors import LoadError, OptionError, RapidError, VocabularyError
 from rapid_core.runner import refuse_recurrent
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -45,9 +45,7 @@ class LoadedModel:
         return int(self.model.config.get_text_config(decoder=True).vocab_size)
 
 
-def load_model(
-    name: str, *, device: str = "auto", dtype: str = "auto", trust_remote_code: bool = False, progress: bool = False
-) -> LoadedModel:
+def load_model(name: str, *, device: str = "auto", dtype: str = "auto", trust_remote_code: bool = False) -> LoadedModel:
     """Load a causal language model and its tokenizer.
 
     name: a hub name, a folder, a `.gguf` file, or "demo". device: "auto" is the first
@@ -56,17 +54,23 @@ def load_model(
     """
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where)
-    if not name or not isinstance(name, str):
+    check_source(name)
+    return _load(name, _local_source(name, kind), where, kind, trust_remote_code)
+
+
+def check_source(name: str) -> None:
+    """Raise `LoadError` for a model that is certainly not there, without reading any of it."""
+    if not isinstance(name, str) or not name:
         raise LoadError(f"a model is named by a hub name, a folder, a .gguf file or 'demo', got {name!r}")
-    was_on = transformers_logging.is_progress_bar_enabled()
-    if not progress:
-        transformers_logging.disable_progress_bar()
-    try:
-        source = _local_source(name, kind)
-        return _load(name, source, where, kind, trust_remote_code)
-    finally:
-        if was_on:
-            transformers_logging.enable_progress_bar()
+    path = Path(name).expanduser()
+    if name.endswith(".gguf"):
+        if not path.is_file():
+            raise LoadError(f"a GGUF model must be a file, and {name!r} is none; check the path")
+    elif path.is_dir() and name != "demo":
+        if not (path / "config.json").is_file():
+            raise LoadError(f"a model folder must hold config.json, and {name!r} does not; name the folder that does")
+    elif path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise LoadError(f"no model folder at {name!r}; check the path, or give a hub name such as 'owner/model'")
 
 
 def hide_progress_bars() -> None:
@@ -77,17 +81,26 @@ def hide_progress_bars() -> None:
 def resolve_device(device: str) -> str:
     """Check a device name; "auto" becomes the first accelerator, else "cpu"."""
     if device == "auto":
-        if torch.cuda.is_available():
-            return "cuda"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
+        found = [name for name in ("cuda", "mps") if getattr(torch, name).is_available()]
+        device = found[0] if found else "cpu"
     try:
-        torch.empty(0, device=torch.device(device))
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise OptionError(
-            f"device must exist on this machine, got {device!r}: {reason}. Use 'auto' or 'cpu'"
-        ) from error
-    return device
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        raise _no_such_device(device) from error
+    if place.type == "meta":
+        raise _no_such_device(device)
+    if device == "cuda":
+        return f"cuda:{torch.cuda.current_device()}"
+    return str(place)
+
+
+def _no_such_device(device: object) -> OptionError:
+    there = ["'cpu'", *(f"'cuda:{i}'" for i in range(torch.cuda.device_count()))]
+    there += ["'mps'"] if torch.backends.mps.is_available() else []
+    return OptionError(
+        f"device must exist on this machine, got {device!r}; there is {', '.join(there)}, and 'auto' takes the best"
+    )
 
 
 def resolve_dtype(dtype: str, device: str) -> torch.dtype | None:
@@ -132,16 +145,8 @@ def _local_source(name: str, dtype: torch.dtype | None) -> str:
         return str(_converted(demo_gguf(), dtype or torch.float32))
     path = Path(name).expanduser()
     if name.endswith(".gguf"):
-        if not path.is_file():
-            raise LoadError(f"a GGUF model must be a file, and {name!r} is none; check the path")
         return str(_converted(path, dtype or torch.bfloat16))
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise LoadError(f"a model folder must hold config.json, and {name!r} does not; name the folder that does")
-        return str(path)
-    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise LoadError(f"no model folder at {name!r}; check the path, or give a hub name such as 'owner/model'")
-    return name
+    return str(path) if path.is_dir() else name
 
 
 def _load(name: str, source: str, device: str, dtype: torch.dtype | None, trust: bool) -> LoadedModel:
@@ -157,38 +162,36 @@ def _load(name: str, source: str, device: str, dtype: torch.dtype | None, trust:
             use_safetensors=True,
         )
         model = model.to(device).eval()
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except RapidError:
+        raise
+    except Exception as error:  # damaged files and remote code raise almost anything
         reason = str(error).strip().splitlines()
         raise LoadError(
-            f"model {name!r} could not be loaded: {reason[0] if reason else type(error).__name__} "
+            f"model {name!r} could not be loaded: {reason[0] if reason else type(error).__name__}. "
             "A model is a hub name, a folder with config.json, tokenizer and safetensors, a .gguf file, or 'demo'"
         ) from error
     return LoadedModel(model, tokenizer, name)
 
 
 def _load_tokenizer(name: str, source: str, trust: bool) -> Any:
+    cause = None
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust)
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        tokenizer, reason = None, f": {str(error).strip().splitlines()[0]}" if str(error).strip() else ""
-    else:
-        reason = ""
-    # A folder without tokenizer files can give an empty one in place of an error.
-    if tokenizer is None or not tokenizer.get_vocab():
-        raise LoadError(
-            f"a model needs its tokenizer, and none was found for {name!r}{reason}; add tokenizer.json to it"
-        )
-    return tokenizer
+        # A folder without tokenizer files can give an empty one in place of an error.
+        if tokenizer.get_vocab():
+            return tokenizer
+    except Exception as error:  # noqa: BLE001 - damaged files and remote code raise almost anything
+        cause = error
+    raise LoadError(f"a model needs its tokenizer, and none could be read for {name!r}; add tokenizer.json") from cause
 
 
 def _converted(gguf: Path, dtype: torch.dtype) -> Path:
     """The safetensors folder of a GGUF file; made once, since reading GGUF takes most of a minute."""
     stat = gguf.stat()
     key = f"{gguf.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{dtype}"
-    folder = cache_folder() / "converted" / f"{gguf.stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    folder = make_cache_folder("converted") / f"{gguf.stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     if (folder / "config.json").is_file():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(dir=folder.parent))
     try:
         _convert(gguf, dtype, made)
@@ -208,8 +211,13 @@ def _convert(gguf: Path, dtype: torch.dtype, to: Path) -> None:
         refuse_recurrent(AutoConfig.from_pretrained(**source))
         read = AutoModelForCausalLM.from_pretrained(**source, dtype=dtype)
         tokenizer = AutoTokenizer.from_pretrained(**source)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise LoadError(f"{gguf} could not be read as a GGUF model: {error}") from error
+    except RapidError:
+        raise
+    except Exception as error:  # a damaged file makes the reader raise almost anything
+        raise LoadError(
+            f"{gguf} could not be read as a GGUF model: {str(error) or type(error).__name__}; fetch the file again, "
+            "or give a folder with safetensors"
+        ) from error
     # A model read from GGUF counts as quantised and refuses to be saved: a fresh one takes its weights.
     config = copy.deepcopy(read.config)
     del config.quantization_config

@@ -104,6 +104,10 @@ class Planner:
         plan.retrieval_s = time.perf_counter() - started
         return plan
 
+    def warm_up(self) -> None:
+        """Load the encoder and the store."""
+        self._searcher()
+
     def close(self) -> None:
         """Forget the indexes and the encoder."""
         if self._index is not None:
@@ -221,14 +225,16 @@ class Planner:
         document, given = task.context.text, task.context.chunks
         if given is not None:
             return list(given)
+        encoder, index = self._searcher()
+        chunks = self._chunks(document, room, encoder)
+        return index.rank(document, chunks, encoder, task.query, lambda done, total: on_progress("index", done, total))
+
+    def _searcher(self) -> tuple[Encoder, DocumentIndex]:
         if self._encoder is None:
             self._encoder = load_encoder(self._retrieval.encoder, self._encoder_device)
         if self._index is None:
             self._index = DocumentIndex()
-        chunks = self._chunks(document, room, self._encoder)
-        return self._index.rank(
-            document, chunks, self._encoder, task.query, lambda done, total: on_progress("index", done, total)
-        )
+        return self._encoder, self._index
 
     def _chunks(self, document: str, room: int, encoder: Encoder) -> list[Chunk]:
         size = chunk_size(room, self._retrieval)

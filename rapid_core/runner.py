@@ -160,6 +160,8 @@ def refuse_recurrent(config: Any, model_class: Any = None) -> None:
         reason = "it keeps a recurrent state, which cannot go back to an earlier token"
     elif getattr(config, "is_encoder_decoder", False):
         reason = "it is an encoder-decoder, and RAPID verifies drafts with a decoder-only model"
+    elif getattr(config, "is_decoder", True) is False:
+        reason = "it is an encoder, and RAPID needs a decoder-only model"
     else:
         return
     raise UnsupportedModelError(
@@ -174,7 +176,7 @@ def check_rewind(model: Any) -> None:
     Architectures differ in ways that no configuration tells; this asks the model itself, at the
     cost of three short forwards.
     """
-    runner = ModelRunner(model, role="candidate")
+    runner = ModelRunner(model, role=str(model.config.model_type))
     ids = torch.arange(1, 9, device=runner.device) % runner.vocab_size
     try:
         runner.sequence = ids.tolist()

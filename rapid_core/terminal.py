@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,7 +19,7 @@ STAGES = {
     "draft prefill": "drafter reads the passages",
 }
 DRAFTED = "green"
-PREVIEW_CHARACTERS = 40
+PREVIEW_CHARACTERS = 32
 
 
 class StageProgress:
@@ -32,8 +33,8 @@ class StageProgress:
             TimeElapsedColumn(),
             console=console,
             transient=True,
-            # Without a terminal every refresh would leave an empty line.
-            disable=not console.is_terminal,
+            # Where the cursor cannot go back every refresh would leave an empty line.
+            disable=not (console.is_terminal and console.is_interactive),
         )
         self._tasks: dict[str, TaskID] = {}
 
@@ -50,14 +51,22 @@ class StageProgress:
             yield self
 
     def stop(self) -> None:
-        """Take the bars away."""
-        self._bars.stop()
+        """Take the bars away; harmless when called again."""
+        if self._bars.live.is_started:
+            self._bars.stop()
 
 
 def print_delta(console: Console, delta: Delta, *, show_drafts: bool) -> None:
-    """Print a piece of the answer; with show_drafts, in colour where the drafter proposed it."""
-    drafted = show_drafts and bool(delta.events) and delta.events[-1].drafted
-    console.print(Text(delta.text, style=DRAFTED if drafted else ""), end="", soft_wrap=True)
+    """Print a piece of the answer; with show_drafts, in colour where the drafter proposed most of it.
+
+    A file or a pipe gets the text as it is; a terminal gets none of its control characters.
+    """
+    if not console.is_terminal:
+        console.file.write(delta.text)
+        console.file.flush()
+        return
+    drafted = show_drafts and 2 * sum(event.drafted for event in delta.events) > len(delta.events)
+    console.print(Text(_printable(delta.text), style=DRAFTED if drafted else ""), end="", soft_wrap=True)
 
 
 def print_summary(console: Console, usage: Usage, stats: Stats, *, show_drafts: bool) -> None:
@@ -88,5 +97,10 @@ def print_summary(console: Console, usage: Usage, stats: Stats, *, show_drafts: 
 def _passage(chunk: Chunk) -> Text:
     place = f"{chunk.start:,} to {chunk.end:,}" if chunk.start >= 0 else "place unknown"
     score = f"{chunk.score:.2f}" if chunk.score == chunk.score else "    "
-    preview = " ".join(chunk.text.split())[:PREVIEW_CHARACTERS]
+    preview = _printable(" ".join(chunk.text.split())[:PREVIEW_CHARACTERS])
     return Text(f"{score}  {place}  {preview}")
+
+
+def _printable(text: str) -> str:
+    """Text without the control characters by which a document could steer a terminal."""
+    return "".join(char for char in text if char in "\n\t" or unicodedata.category(char) != "Cc")

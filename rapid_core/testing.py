@@ -5,11 +5,11 @@ None of them needs a network or a model file. The project's own tests use them t
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 import zlib
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,10 +21,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast
 
-from rapid_core.config import Retrieval, Sampling, Speculation
+from rapid_core.background import iterate_in_thread
+from rapid_core.config import Fit, Retrieval, Sampling, Speculation, check_fit
 from rapid_core.context import read_context, read_messages
-from rapid_core.datatypes import Delta, LongContext, Message, Result, Stats, TokenEvent, Usage
+from rapid_core.datatypes import Delta, FinishReason, LongContext, Message, Result, Stats, TokenEvent, Usage
 from rapid_core.engine import RapidEngine
+from rapid_core.errors import EngineStateError, OptionError
 from rapid_core.loading import LoadedModel
 from rapid_core.retrieval.embedding import Vectors
 
@@ -241,6 +243,8 @@ class ScriptedEngine:
         window: int = 8192,
         delay_s: float = 0.0,
     ) -> None:
+        if not callable(answers) and not answers:
+            raise OptionError("a scripted engine needs at least one answer, got none")
         self._answers = answers
         self.window = window
         self._delay_s = delay_s
@@ -251,9 +255,20 @@ class ScriptedEngine:
         """Words of `text`."""
         return len(text.split())
 
-    def generate(self, prompt: str | Sequence[Message], **options: Any) -> Result:
+    def generate(
+        self,
+        prompt: str | Sequence[Message],
+        *,
+        context: str | LongContext | None = None,
+        sampling: Sampling | None = None,
+        speculation: Speculation | None = None,
+        fit: Fit = "error",
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> Result:
         """The next answer, whole."""
-        return Result.of(self.stream(prompt, **options))
+        return Result.of(
+            self.stream(prompt, context=context, sampling=sampling, speculation=speculation, fit=fit, progress=progress)
+        )
 
     def stream(
         self,
@@ -262,28 +277,67 @@ class ScriptedEngine:
         context: str | LongContext | None = None,
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
-        **_: Any,
+        fit: Fit = "error",
+        progress: Callable[[str, int, int], None] | None = None,
     ) -> Generator[Delta]:
         """The next answer, word by word."""
+        if self.closed:
+            raise EngineStateError("a closed engine cannot answer; make another one")
+        check_fit(fit)
         messages = read_messages(prompt)
         document = read_context(context) if context is not None else None
-        sampling, speculation = sampling or Sampling(), speculation or Speculation()
-        self.requests.append((messages, document, sampling, speculation))
+        sampling = sampling or Sampling()
+        self.requests.append((messages, document, sampling, speculation or Speculation()))
+        if progress is not None:
+            progress("prefill", 0, 0)
         return self._say(self._answer(messages, document), messages, sampling)
 
-    async def agenerate(self, prompt: str | Sequence[Message], **options: Any) -> Result:
+    async def agenerate(
+        self,
+        prompt: str | Sequence[Message],
+        *,
+        context: str | LongContext | None = None,
+        sampling: Sampling | None = None,
+        speculation: Speculation | None = None,
+        fit: Fit = "error",
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> Result:
         """`generate` for an event loop."""
-        return Result.of([delta async for delta in self.astream(prompt, **options)])
+        stream = self.astream(
+            prompt, context=context, sampling=sampling, speculation=speculation, fit=fit, progress=progress
+        )
+        return Result.of([delta async for delta in stream])
 
-    async def astream(self, prompt: str | Sequence[Message], **options: Any) -> AsyncGenerator[Delta]:
+    async def astream(
+        self,
+        prompt: str | Sequence[Message],
+        *,
+        context: str | LongContext | None = None,
+        sampling: Sampling | None = None,
+        speculation: Speculation | None = None,
+        fit: Fit = "error",
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> AsyncGenerator[Delta]:
         """`stream` for an event loop."""
-        for delta in self.stream(prompt, **options):
-            yield delta
-            await asyncio.sleep(0)
+        stream = self.stream(
+            prompt, context=context, sampling=sampling, speculation=speculation, fit=fit, progress=progress
+        )
+        async with aclosing(iterate_in_thread(lambda _: stream)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    def warm_up(self) -> None:
+        """Nothing to load."""
 
     def close(self) -> None:
-        """Note that it was closed."""
+        """Note that it was closed; what is asked from now on is an error."""
         self.closed = True
+
+    def __enter__(self) -> ScriptedEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _answer(self, messages: tuple[Message, ...], context: LongContext | None) -> str:
         if callable(self._answers):
@@ -294,15 +348,13 @@ class ScriptedEngine:
         return answer
 
     def _say(self, answer: str, messages: tuple[Message, ...], sampling: Sampling) -> Generator[Delta]:
-        words = re.findall(r"\s*\S+\s*$|\s*\S+", answer)
-        cut = min((at for stop in sampling.stop_strings if (at := answer.find(stop)) >= 0), default=None)
-        said = "" if cut is None else answer[:cut]
-        if cut is not None:
-            words = re.findall(r"\s*\S+\s*$|\s*\S+", said)
-        reason = "stop" if len(words) <= sampling.max_new_tokens else "length"
-        words = words[: sampling.max_new_tokens]
-        for position, word in enumerate(words):
+        ends = [at for stop in sampling.stop_strings if (at := answer.find(stop)) >= 0]
+        # Every word with the white space before it, and what white space is left at the end.
+        words = re.findall(r"\s*\S+|\s+$", answer[: min(ends, default=len(answer))])
+        said = words[: sampling.max_new_tokens]
+        for position, word in enumerate(said):
             time.sleep(self._delay_s)
             yield Delta(word, (TokenEvent(position, False, position),))
         prompt_tokens = sum(self.count_tokens(message.content) for message in messages)
-        yield Delta("", (), reason, Usage(prompt_tokens, len(words)), Stats(rounds=len(words)))  # type: ignore[arg-type]
+        reason: FinishReason = "stop" if len(said) == len(words) else "length"
+        yield Delta("", (), reason, Usage(prompt_tokens, len(said)), Stats(rounds=len(said)))

@@ -8,9 +8,12 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 import rapid_core.planning
 from rapid_core import cli
+from rapid_core.datatypes import Delta, TokenEvent
+from rapid_core.terminal import print_delta
 from rapid_core.testing import WordEncoder, save_tiny_model
 
 
@@ -127,7 +130,12 @@ def test_an_error_in_a_chat_does_not_end_it(rapid, path, folder):
     ("words", "message"),
     [
         (("missing.txt", "Who?"), "no document at 'missing.txt'"),
+        (("", "Who?"), "no document at ''"),
         (("{path}", ""), "the question must not be empty"),
+        (("{path}", "Who?", "--encoder", ""), "encoder must be a hub name"),
+        (("{path}", "Who?", "--no-speculation", "--gamma", "0"), "gamma must be at least 1, got 0"),
+        (("{path}", "Who?", "--temperature", "1e-300"), "temperature must be 0 or at least 0.0001"),
+        (("{path}", "Who?", "--device", "toaster"), "device must exist on this machine, got 'toaster'"),
         (("{path}", "Who?", "--gamma", "0"), "gamma must be at least 1, got 0"),
         (("{path}", "Who?", "--eta", "-1"), "eta must be at least 0"),
         (("{path}", "Who?", "--eta", "nan"), "eta must be at least 0"),
@@ -144,6 +152,16 @@ def test_bad_input_is_one_line_and_status_1(rapid, path, words, message):
 def test_an_unknown_option_is_refused_with_status_2(rapid, path):
     status, _, err = rapid("ask", path, "Who?", "--temprature", "1")
     assert status == 2 and "No such option" in err
+
+
+def test_the_answer_reaches_a_file_as_it_is_and_a_terminal_without_control_characters():
+    delta = Delta("\ta\x1b]0;title\x07\r\n", (TokenEvent(1, True, 0),))
+    plain, terminal = io.StringIO(), io.StringIO()
+    print_delta(Console(file=plain), delta, show_drafts=True)
+    print_delta(Console(file=terminal, force_terminal=True, color_system="standard"), delta, show_drafts=True)
+    assert plain.getvalue() == delta.text
+    assert "\x1b]" not in terminal.getvalue() and "\x07" not in terminal.getvalue()
+    assert "\x1b[32m" in terminal.getvalue()
 
 
 def test_the_program_starts_without_loading_a_model_library():

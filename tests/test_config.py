@@ -70,3 +70,5 @@ def test_options_are_frozen_and_compare_by_value():
 def test_lossless_is_eta_zero_and_off_is_no_speculation():
     assert Speculation.lossless(gamma=3) == Speculation(gamma=3, eta=0.0)
     assert not Speculation.off().enabled
+    with pytest.raises(OptionError, match="eta is 0 in lossless speculation, got 5"):
+        Speculation.lossless(eta=5)

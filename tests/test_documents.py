@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import sys
 from types import SimpleNamespace
 
@@ -98,6 +99,30 @@ def test_a_file_that_is_no_document_is_an_error_with_a_remedy(tmp_path, name, da
     (tmp_path / name).write_bytes(data)
     with pytest.raises(DocumentError, match=message):
         read_document(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["", "  ", "~nobody-of-this-name/x", "n" * 5000])
+def test_a_name_that_is_no_path_is_an_error(name):
+    with pytest.raises(DocumentError):
+        read_document(name)
+
+
+def test_a_program_without_standard_input_says_so(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(DocumentError, match="this program has none"):
+        read_document("-")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_damaged_pdf_is_one_error_and_costs_a_folder_only_itself(tmp_path, seed, capfd):
+    write_pdf(tmp_path / "a.pdf", ["The tenant may sublet"])
+    data, generator = bytearray((tmp_path / "a.pdf").read_bytes()), random.Random(seed)
+    for _ in range(12):
+        data[generator.randrange(len(data))] = generator.randrange(256)
+    (tmp_path / "a.pdf").write_bytes(data)
+    (tmp_path / "b.txt").write_text("Beside it.")
+    assert "Beside it." in read_document(str(tmp_path)).text
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_missing_file_and_an_empty_folder_are_errors(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gguf
 import pytest
 import torch
-from transformers import MambaConfig
+from transformers import BertConfig, MambaConfig
 
 from rapid_core import LoadError, OptionError, RapidEngine, Sampling, UnsupportedModelError
 from rapid_core.loading import load_model, resolve_device, same_model
@@ -110,7 +110,7 @@ def test_a_folder_that_is_no_model_is_an_error(tmp_path):
 
 def test_a_folder_without_tokenizer_is_an_error(tmp_path):
     tiny_model().model.save_pretrained(tmp_path)
-    with pytest.raises(LoadError, match=r"needs its tokenizer, and none was found.*add tokenizer\.json"):
+    with pytest.raises(LoadError, match=r"needs its tokenizer, and none could be read.*add tokenizer\.json"):
         load_model(str(tmp_path))
 
 
@@ -134,10 +134,51 @@ def test_a_broken_gguf_file_is_an_error(tmp_path):
         load_model(str(tmp_path / "bad.gguf"))
 
 
-@pytest.mark.parametrize("device", ["cuda:99", "toaster"])
+def test_files_that_were_cut_off_are_errors(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAPID_CACHE", str(tmp_path / "cache"))
+    save_tiny_model(tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    with pytest.raises(LoadError, match="could not be loaded"):
+        load_model(str(tmp_path / "model"))
+    path = write_gguf(tmp_path / "tiny.gguf")
+    path.write_bytes(path.read_bytes()[:300])
+    with pytest.raises(LoadError, match="could not be read as a GGUF model.*fetch the file again"):
+        load_model(str(path))
+    assert list((tmp_path / "cache" / "converted").iterdir()) == []
+
+
+def test_a_cache_folder_that_cannot_be_made_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("RAPID_CACHE", str(tmp_path / "file"))
+    with pytest.raises(LoadError, match="name another folder in the environment variable RAPID_CACHE"):
+        load_model(str(write_gguf(tmp_path / "tiny.gguf")))
+
+
+def test_what_is_wrong_with_a_drafter_is_found_before_the_target_is_read(folder, monkeypatch):
+    import rapid_core.engine as module
+
+    monkeypatch.setattr(module, "load_model", lambda *_, **__: pytest.fail("a model was read"))
+    for options in ({"drafter": "/nowhere"}, {"drafter": "x/y", "drafter_device": "tpu"}, {"drafter_dtype": "float32"}):
+        with pytest.raises((LoadError, OptionError)):
+            RapidEngine.load(str(folder), **options)
+
+
+def test_an_encoder_is_no_target(tmp_path):
+    BertConfig().save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError, match="'bert'.*it is an encoder"):
+        load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "toaster", "meta", None])
 def test_a_device_that_does_not_exist_is_an_error(device):
-    with pytest.raises(OptionError, match=f"device must exist on this machine, got '{device}'"):
+    with pytest.raises(OptionError, match=f"device must exist on this machine, got {device!r}; there is 'cpu'"):
         resolve_device(device)
+
+
+def test_the_same_weights_on_the_same_device_are_loaded_once_however_it_is_spelled(folder):
+    engine = RapidEngine.load(str(folder), drafter=str(folder), device="auto", drafter_device=resolve_device("auto"))
+    assert engine.target is engine.drafter
 
 
 def test_an_unknown_dtype_is_an_error(folder):

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import inspect
 
 import pytest
 import torch
 
 import rapid_core
-from rapid_core import EngineStateError, InputError, MissingDependencyError, RapidEngine, RapidError, Result, Sampling
-from rapid_core.extras import require
+from rapid_core import (
+    EngineStateError,
+    InputError,
+    MissingDependencyError,
+    OptionError,
+    RapidEngine,
+    RapidError,
+    Result,
+    Sampling,
+)
+from rapid_core.extras import check_installed, require
 from rapid_core.testing import ScriptedEngine, tiny_model
 
 PUBLIC = """
@@ -20,7 +31,7 @@ Sampling Speculation Stats TokenEvent UnknownOptionError UnsupportedModelError U
 
 
 def test_the_public_names_are_these():
-    assert rapid_core.__all__ == PUBLIC
+    assert rapid_core.__all__ == dir(rapid_core) == PUBLIC
     assert all(getattr(rapid_core, name).__module__.startswith("rapid_core.") for name in PUBLIC)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         rapid_core.Nothing  # noqa: B018
@@ -35,6 +46,8 @@ def test_every_error_is_a_rapid_error_and_drawn_in_the_tree():
 def test_a_missing_package_names_the_pip_command():
     with pytest.raises(MissingDependencyError, match=r"pip install 'rapid-integrations\[retrieval\]'"):
         require("a_package_that_nobody_made", extra="retrieval")
+    with pytest.raises(MissingDependencyError, match="'a_package_that_nobody_made'"):
+        check_installed("json", "a_package_that_nobody_made", extra="retrieval")
 
 
 def test_the_scripted_engine_has_the_real_ones_methods():
@@ -73,3 +86,32 @@ def test_tiny_models_are_the_same_every_time_and_leave_the_random_state_alone():
     assert torch.equal(left.model(ids).logits, right.model(ids).logits)
     assert not torch.equal(left.model(ids).logits, other.model(ids).logits)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_scripted_engine_takes_the_real_ones_arguments_and_no_others():
+    for name in ("generate", "stream", "agenerate", "astream"):
+        ours, theirs = (inspect.signature(getattr(cls, name)).parameters for cls in (ScriptedEngine, RapidEngine))
+        assert list(ours) == list(theirs)
+    with ScriptedEngine(["  "]) as engine:
+        assert engine.generate("Who?").text == "  "
+        with pytest.raises(OptionError):
+            engine.generate("Who?", fit="squeeze")
+    with pytest.raises(EngineStateError, match="closed"):
+        engine.generate("Who?")
+    with pytest.raises(OptionError, match="at least one answer"):
+        ScriptedEngine([])
+
+
+async def test_a_slow_scripted_engine_keeps_the_event_loop_free():
+    ticks = 0
+
+    async def tick():
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0.01)
+
+    ticker = asyncio.create_task(tick())
+    await ScriptedEngine(["one two three"], delay_s=0.1).agenerate("Who?")
+    ticker.cancel()
+    assert ticks > 10

@@ -184,7 +184,7 @@ def test_the_pooling_is_read_from_the_folder(tmp_path):
 
 
 def test_an_encoder_that_is_not_there_is_an_error_with_a_remedy(tmp_path):
-    with pytest.raises(LoadError, match=r"could not be loaded.*Retrieval\(encoder='demo'\)"):
+    with pytest.raises(LoadError, match="no encoder folder at .*use the encoder 'demo'"):
         load_encoder(str(tmp_path / "missing"), "cpu")
 
 

@@ -102,12 +102,15 @@ def load_encoder(name: str, device: str) -> Encoder:
     Raises `LoadError` with the reason and the remedy.
     """
     folder = str(demo_encoder_folder()) if name == "demo" else str(Path(name).expanduser())
+    if Path(folder).is_absolute() and not Path(folder).is_dir():
+        raise LoadError(f"no encoder folder at {name!r}; check the path, give a hub name, or use the encoder 'demo'")
     try:
         return FlagEncoder(name, folder, device)
     except (OSError, ValueError, KeyError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise LoadError(
-            f"encoder {name!r} could not be loaded: {error}. Give a folder that holds an encoder, a name that the "
-            "hub knows, or Retrieval(encoder='demo')"
+            f"encoder {name!r} could not be loaded: {reason}. Give a folder that holds an encoder, a name that the hub "
+            "knows, or the encoder 'demo'"
         ) from error
 
 
