@@ -160,7 +160,8 @@ def refuse_recurrent(config: Any, model_class: Any = None) -> None:
         reason = "it keeps a recurrent state, which cannot go back to an earlier token"
     elif getattr(config, "is_encoder_decoder", False):
         reason = "it is an encoder-decoder, and RAPID verifies drafts with a decoder-only model"
-    elif getattr(config, "is_decoder", True) is False:
+    # Encoders can be told to be decoders, and then attend across too; GPT-NeoX has the first switch only.
+    elif hasattr(config, "add_cross_attention") and getattr(config, "is_decoder", True) is False:
         reason = "it is an encoder, and RAPID needs a decoder-only model"
     else:
         return
