@@ -26,8 +26,8 @@ from rapid_core.terminal import StageProgress, print_delta, print_summary
 if TYPE_CHECKING:
     from rapid_core.engine import RapidEngine
 
-# The wording that let the smallest model answer from the document and stop (docs/notes.md).
-INSTRUCTION = "Question: {question}\nAnswer in a few sentences, from the text above."
+# The wording with which the smallest model kept to the document best (docs/notes.md).
+INSTRUCTION = "Question: {question}\nAnswer:"
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 models_app = typer.Typer(no_args_is_help=True)
@@ -90,7 +90,7 @@ def ask(
     temperature: TemperatureOption = 0.0,
     top_p: TopPOption = 1.0,
     seed: SeedOption = None,
-    max_new_tokens: MaxNewTokensOption = 256,
+    max_new_tokens: MaxNewTokensOption = 192,
     stop: StopOption = None,
     fit: FitOption = None,
     no_speculation: NoSpeculationOption = False,
@@ -145,7 +145,7 @@ def chat(
     temperature: TemperatureOption = 0.0,
     top_p: TopPOption = 1.0,
     seed: SeedOption = None,
-    max_new_tokens: MaxNewTokensOption = 256,
+    max_new_tokens: MaxNewTokensOption = 192,
     stop: StopOption = None,
     fit: FitOption = None,
     no_speculation: NoSpeculationOption = False,
@@ -206,10 +206,11 @@ def list_models() -> None:
 @models_app.command("fetch")
 def fetch_model(name: Annotated[str, typer.Argument(help="'demo'.")]) -> None:
     """Fetch a model and make it ready to load in seconds."""
-    from rapid_core.loading import load_model
+    from rapid_core.loading import hide_progress_bars, load_model
 
     if name != "demo":
         raise typer.BadParameter(f"only 'demo' can be fetched, got {name!r}; other models load by hub name or folder")
+    hide_progress_bars()
     with Console(stderr=True).status("fetching the demo model and making it ready, about half a minute"):
         load_model("demo", device="cpu")
     sys.stdout.write("the demo model is ready\n")
