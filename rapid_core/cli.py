@@ -190,7 +190,11 @@ def chat(
                 continue
             finally:
                 stream.close()
-            turns.append(Message("assistant", answer))
+            if answer:
+                turns.append(Message("assistant", answer))
+            else:
+                # A question that was stopped before its answer began was not part of the talk.
+                turns.pop()
 
 
 @models_app.command("list")

@@ -1,4 +1,7 @@
-"""`RapidEngine`: text in, text out, statistics."""
+"""`RapidEngine`: text in, text out, statistics.
+
+Longer than other files: five public methods name the same options, so that editors show them.
+"""
 
 from __future__ import annotations
 

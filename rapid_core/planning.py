@@ -67,7 +67,7 @@ class Planner:
         self._encoder = encoder
         self._encoder_device = encoder_device
         self._index: DocumentIndex | None = None
-        self._chunked: tuple[str, int, list[Chunk]] | None = None
+        self._chunked: tuple[str, list[Chunk]] | None = None
 
     def plan(
         self,
@@ -140,15 +140,15 @@ class Planner:
         assert task.context is not None
         frame = len(self._prompter.encode(task.with_context(" ")))
         room = self._window - reserve - frame
-        ranked = self._rank(task, max(room, 0), on_progress) if fit == "retrieve" and room > 0 else []
-        fits_none = False
-        while room > 0 and not fits_none:
+        ranked = self._rank(task, on_progress) if fit == "retrieve" and room > 0 else []
+        chosen: list[Chunk] = []
+        while room > 0:
             if fit == "middle":
                 text = self._prompter.first_and_last(task.context.text, room)
             else:
                 chosen = in_document_order(fill(ranked, room, self._prompter.count_tokens))
-                text, fits_none = join(chosen), not chosen
-                if fits_none:
+                text = join(chosen)
+                if not chosen:
                     break
             ids = self._prompter.encode(task.with_context(text))
             over = len(ids) + reserve - self._window
@@ -165,7 +165,7 @@ class Planner:
                 )
                 return Plan(PromptPair(ids, None), kept, notes=[note])
             room -= max(over, 16)
-        if fits_none:
+        if room > 0:
             raise PromptTooLongError(
                 f"a passage must fit what the target's window of {self._window:,} tokens leaves beside the messages, "
                 f"and none of {len(ranked)} does; pass shorter chunks, choose fit='middle', or lower max_new_tokens",
@@ -189,7 +189,7 @@ class Planner:
                 plan.notes.append(
                     f"the drafter's window of {self._drafter_window:,} tokens shrank its budget to {max(room, 0):,}"
                 )
-            ranked = self._rank(task, plan.context_tokens, on_progress)
+            ranked = self._rank(task, on_progress)
             near = above(ranked, self._retrieval.threshold)
             chosen = tuple(in_document_order(fill(near, min(budget, room), self._prompter.count_tokens)))
             if not chosen:
@@ -216,17 +216,14 @@ class Planner:
             )
         plan.prompts = replace(plan.prompts, drafter_ids=ids)
 
-    def _rank(self, task: Task, room: int, on_progress: OnProgress) -> list[Chunk]:
-        """The document's chunks, best first; of the caller's own only their order is known.
-
-        room: tokens that several chunks have to fit into.
-        """
+    def _rank(self, task: Task, on_progress: OnProgress) -> list[Chunk]:
+        """The document's chunks, best first; of the caller's own only their order is known."""
         assert task.context is not None
         document, given = task.context.text, task.context.chunks
         if given is not None:
             return list(given)
         encoder, index = self._searcher()
-        chunks = self._chunks(document, room, encoder)
+        chunks = self._chunks(document, encoder)
         return index.rank(document, chunks, encoder, task.query, lambda done, total: on_progress("index", done, total))
 
     def _searcher(self) -> tuple[Encoder, DocumentIndex]:
@@ -236,11 +233,12 @@ class Planner:
             self._index = DocumentIndex()
         return self._encoder, self._index
 
-    def _chunks(self, document: str, room: int, encoder: Encoder) -> list[Chunk]:
-        size = chunk_size(room, self._retrieval)
-        if self._chunked is not None and self._chunked[:2] == (document, size):
-            return self._chunked[2]
-        count, key = self._prompter.count_tokens, (document, size)
+    def _chunks(self, document: str, encoder: Encoder) -> list[Chunk]:
+        """The document's chunks; the same for every question, since they are embedded only once."""
+        if self._chunked is not None and self._chunked[0] == document:
+            return self._chunked[1]
+        count = self._prompter.count_tokens
+        size = chunk_size(min(count(document), self._window), self._retrieval)
         # What the encoder would cut off could never be found: where it reads little more than a
         # chunk, a chunk is full when either of the two tokenizers says so.
         if size > ENCODER_MARGIN * encoder.max_tokens:
@@ -248,5 +246,5 @@ class Planner:
             chunks = split_chunks(document, size, lambda text: max(count(text), encoder.count_tokens(text)))
         else:
             chunks = split_chunks(document, size, count)
-        self._chunked = (*key, chunks)
+        self._chunked = (document, chunks)
         return chunks

@@ -126,6 +126,23 @@ def test_an_error_in_a_chat_does_not_end_it(rapid, path, folder):
     assert status == 0 and err.count("error:") == 1 and err.count("prompt tokens") == 1
 
 
+def test_a_question_that_was_stopped_is_not_part_of_the_talk(rapid, path, folder, monkeypatch):
+    import rapid_core.engine as module
+
+    original, asked = module.split, []
+
+    def stop_the_first(messages, *others):
+        asked.append(messages)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return original(messages, *others)
+
+    monkeypatch.setattr(module, "split", stop_the_first)
+    status, _, err = rapid("chat", path, "--target", folder, "--max-new-tokens", "4", typed="One?\nTwo?\n")
+    assert status == 0 and "stopped" in err
+    assert [message.content for message in asked[1]] == ["Question: Two?\nAnswer:"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

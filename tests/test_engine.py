@@ -295,6 +295,23 @@ def test_a_document_can_be_made_to_fit_and_the_answer_says_so(document, fit):
         assert document[:100] in text and document.rstrip()[-100:] in text
 
 
+def test_a_fitted_document_is_embedded_once_for_all_questions(document):
+    encoder = WordEncoder()
+    with RapidEngine(*tiny_pair(window=512), retrieval=TINY, encoder=encoder) as engine:
+        for question in (
+            "Who lives in Lima?",
+            "What is the number of the judge of Japan, and who is the king of Spain?",
+        ):
+            engine.generate(question, context=document, sampling=Sampling(max_new_tokens=8), fit="retrieve")
+            first = encoder.embedded if question.startswith("Who") else first
+        assert encoder.embedded == first > 0
+
+
+def test_a_passage_that_no_window_can_hold_is_an_error_that_says_so(document):
+    with tiny_engine(window=512) as engine, pytest.raises(PromptTooLongError, match="none of 1 does; pass shorter"):
+        engine.generate("Who?", context=LongContext(document, (document,)), fit="retrieve")
+
+
 def test_messages_over_the_window_are_an_error(engine):
     with pytest.raises(PromptTooLongError, match="window of 1,024 tokens"):
         engine.generate([Message("system", "x" * 2000), Message("user", "Who?")])

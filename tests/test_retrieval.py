@@ -196,6 +196,6 @@ def test_a_chunk_is_never_longer_than_the_encoder_reads():
     planner = Planner(prompter, Retrieval(chunk_tokens=200), window=9999, drafter_window=9999)
     encoder = WordEncoder()
     encoder.max_tokens = 12
-    chunks = planner._chunks(TEXT * 2, 9999, encoder)
+    chunks = planner._chunks(TEXT * 2, encoder)
     assert all(encoder.count_tokens(chunk.text) <= 12 for chunk in chunks)
     assert all(prompter.count_tokens(chunk.text) <= 200 for chunk in chunks)

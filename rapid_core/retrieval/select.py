@@ -27,7 +27,7 @@ def budget_tokens(document_tokens: int, retrieval: Retrieval) -> int:
 def chunk_size(room: int, retrieval: Retrieval) -> int:
     """Tokens of a chunk: the configured ones, fewer where the drafter's share of `room` would not hold two.
 
-    room: tokens of the document as the target reads it.
+    room: tokens of the document, or of the target's window where that is smaller.
     """
     return max(SMALLEST_CHUNK, min(retrieval.chunk_tokens, room // (2 * LARGEST_SHARE)))
 
