@@ -296,15 +296,12 @@ def test_a_document_can_be_made_to_fit_and_the_answer_says_so(document, fit):
 
 
 def test_a_fitted_document_is_embedded_once_for_all_questions(document):
-    encoder = WordEncoder()
+    encoder, embedded = WordEncoder(), []
     with RapidEngine(*tiny_pair(window=512), retrieval=TINY, encoder=encoder) as engine:
-        for question in (
-            "Who lives in Lima?",
-            "What is the number of the judge of Japan, and who is the king of Spain?",
-        ):
+        for question in ("Who lives in Lima?", "What is the number of the judge of Japan, who lives in a city?"):
             engine.generate(question, context=document, sampling=Sampling(max_new_tokens=8), fit="retrieve")
-            first = encoder.embedded if question.startswith("Who") else first
-        assert encoder.embedded == first > 0
+            embedded.append(encoder.embedded)
+    assert embedded[0] == embedded[1] > 0
 
 
 def test_a_passage_that_no_window_can_hold_is_an_error_that_says_so(document):
