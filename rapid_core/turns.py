@@ -85,7 +85,8 @@ class Turns:
                         "read that stream to its end or close() it first"
                     )
                 self._changed.wait(POLL_S)
-        return True
+            # A reader that gave up before its thread came here has left the queue already.
+            return turn in self._queue
 
     def _leave(self, turn: Turn) -> None:
         with self._changed:

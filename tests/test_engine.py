@@ -28,6 +28,7 @@ from rapid_core import (
 )
 from rapid_core.loading import LoadedModel
 from rapid_core.testing import WordEncoder, tiny_engine, tiny_model, tiny_pair, tiny_tokenizer
+from rapid_core.turns import Turns
 
 RANDOM = {"temperature": 1.0, "max_new_tokens": 24}
 
@@ -629,6 +630,13 @@ async def test_an_async_stream_closed_early_frees_the_engine(document):
         await asyncio.sleep(0.5)
         assert calls[0] <= 1
         assert await asyncio.wait_for(engine.agenerate("Who?", context=document), timeout=20)
+
+
+def test_a_turn_that_was_given_up_before_it_began_does_not_run():
+    turns = Turns()
+    turn = turns.join()
+    turn.leave()
+    assert turn.wait(lambda: False) is False
 
 
 async def test_an_error_reaches_the_async_caller(engine):
