@@ -1,0 +1,27 @@
+"""What several test files do with an engine."""
+
+from __future__ import annotations
+
+from rapid_core import Retrieval, Sampling, Speculation
+
+TINY = Retrieval(chunk_tokens=64, threshold=0.0, floor_tokens=128)
+RANDOM = {"temperature": 1.0, "max_new_tokens": 24}
+
+
+def ask(engine, document, question="Who lives in Lima?", speculation=None, **options):
+    return engine.generate(
+        question,
+        context=document,
+        sampling=Sampling(**{"max_new_tokens": 40, **options}),
+        speculation=speculation or Speculation(),
+    )
+
+
+def count_forwards(engine):
+    calls = [0]
+
+    def count(*_):
+        calls[0] += 1
+
+    engine.target.model.register_forward_hook(count)
+    return calls
