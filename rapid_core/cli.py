@@ -57,7 +57,9 @@ DrafterDeviceOption = Annotated[
     str | None, typer.Option(help="Where the drafter runs; the target's device unless given.")
 ]
 DtypeOption = Annotated[str, typer.Option(help="'auto', 'float32', 'bfloat16' or 'float16'.")]
-GammaOption = Annotated[int, typer.Option(help="Draft tokens a round.")]
+GammaOption = Annotated[
+    str, typer.Option(help="Draft tokens a round; 'auto' chooses each round who drafts and how many.")
+]
 EtaOption = Annotated[float, typer.Option(help="Strength of the knowledge transfer; 0 is lossless.")]
 TemperatureOption = Annotated[float, typer.Option(help="0 is greedy.")]
 TopPOption = Annotated[float, typer.Option(help="Nucleus sampling; 1 is off.")]
@@ -85,7 +87,7 @@ def ask(
     device: DeviceOption = "auto",
     drafter_device: DrafterDeviceOption = None,
     dtype: DtypeOption = "auto",
-    gamma: GammaOption = 10,
+    gamma: GammaOption = "auto",
     eta: EtaOption = 10.0,
     temperature: TemperatureOption = 0.0,
     top_p: TopPOption = 1.0,
@@ -140,7 +142,7 @@ def chat(
     device: DeviceOption = "auto",
     drafter_device: DrafterDeviceOption = None,
     dtype: DtypeOption = "auto",
-    gamma: GammaOption = 10,
+    gamma: GammaOption = "auto",
     eta: EtaOption = 10.0,
     temperature: TemperatureOption = 0.0,
     top_p: TopPOption = 1.0,
@@ -244,8 +246,9 @@ def _print_error(error: Exception) -> None:
     Console(stderr=True, highlight=False).print(Text(f"error: {error}", style="red"), soft_wrap=True)
 
 
-def _speculation(gamma: int, eta: float, off: bool) -> Speculation:
-    checked = Speculation(gamma=gamma, eta=eta)
+def _speculation(gamma: str, eta: float, off: bool) -> Speculation:
+    number = gamma.removeprefix("-")
+    checked = Speculation(gamma=int(gamma) if number.isdecimal() else gamma, eta=eta)  # type: ignore[arg-type]
     return Speculation.off() if off else checked
 
 

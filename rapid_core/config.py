@@ -149,13 +149,17 @@ class Sampling:
 class Speculation:
     """How drafts are made and how much of the drafter's focus is passed on (paper, sections 3 and 4).
 
-    gamma: draft tokens a round. eta: strength of the knowledge transfer; 0 is lossless.
+    gamma: draft tokens a round. "auto" chooses each round who drafts and how many tokens, from
+    measured costs and acceptance: nobody, a lookup in the prompts and the answer, or the drafter,
+    which may check looked-up tokens. With eta > 0 every position then has the transfer. A number
+    means exactly that: the drafter, so many tokens, and the target's own token behind them.
+    eta: strength of the knowledge transfer; 0 is lossless.
     tail, alpha: the tail cut of the transfer, see `rapid_core.verification.augmented_target`.
     draft_confidence: end a draft after a token to which the drafter gave less; 0 is off.
     enabled: False is plain decoding by the target.
     """
 
-    gamma: int = 10
+    gamma: int | Literal["auto"] = "auto"
     eta: float = 10.0
     tail: Tail = "reference"
     alpha: float = 0.1
@@ -163,7 +167,10 @@ class Speculation:
     enabled: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gamma", _whole("gamma", self.gamma, 1))
+        if isinstance(self.gamma, str) and self.gamma != "auto":
+            raise OptionError(f"gamma must be a whole number or 'auto', got {self.gamma!r}")
+        if self.gamma != "auto":
+            object.__setattr__(self, "gamma", _whole("gamma", self.gamma, 1))
         object.__setattr__(self, "eta", _real("eta", self.eta, 0, LARGEST_ETA))
         object.__setattr__(self, "alpha", _real("alpha", self.alpha, 0, 1))
         object.__setattr__(self, "draft_confidence", _real("draft_confidence", self.draft_confidence, 0, 1))

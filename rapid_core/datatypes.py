@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from rapid_core.errors import EngineStateError
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "cancelled"]
+# Who proposes the tokens of a round. A drafter's tokens follow its own distribution, also where
+# it took them from a lookup; a lookup's go straight to the target.
+DraftSource = Literal["nobody", "lookup", "drafter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +63,34 @@ class PromptPair:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """Looked-up tokens that the drafter read in one forward: how many, and how many of them it would have drafted.
+
+    `matched` is the length of the match that they came from.
+    """
+
+    matched: int
+    looked_up: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a drafter proposes in one round.
+    """What somebody proposes in one round.
 
     ids: [k] int64. probs: [k, V], the distribution that each id was drawn from; for a greedy
-    drafter its distribution at temperature 1, which the transfer needs.
+    drafter its distribution at temperature 1, which the transfer needs. None for a lookup,
+    whose distribution is one-hot and has nothing to transfer.
+    sureness: the drafter's probability of each id, where the host knows it. forwards: the
+    length of each forward that the drafter made. matched: length of a lookup's match.
     """
 
     ids: torch.Tensor
-    probs: torch.Tensor
+    probs: torch.Tensor | None
+    sureness: tuple[float, ...] = ()
+    forwards: tuple[int, ...] = ()
+    checks: tuple[Check, ...] = ()
+    matched: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +103,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """One committed token. `drafted` says that the drafter proposed it; `round` counts from 0."""
+    """One committed token. `drafted`: the drafter or a lookup proposed it. `round` counts from 0."""
 
     id: int
     drafted: bool
@@ -103,17 +125,32 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceStats:
+    """The rounds of one source of drafts, and how its drafts fared. Counts of tokens."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """What a request cost, and how the drafts fared.
 
-    Times are seconds of wall clock. `transferred` counts the emitted tokens whose choice had
-    the drafter's transfer (eta > 0 at a drafted position). `notes` are sentences about
-    everything that was decided for the user: a plain fallback, a cut, a budget that shrank.
+    Times are seconds of wall clock; `draft_s` and `verify_s` are parts of `decode_s`, the
+    equations included. `sources` tells the rounds by who drafted: "nobody", "lookup" (straight
+    to the target) or "drafter". Of `looked_up` tokens that the drafter checked, `looked_up_accepted`
+    became its drafts. `transferred` counts the emitted tokens whose choice had the drafter's
+    transfer (eta > 0 at a position that it drafted). `notes` are sentences about everything that
+    was decided for the user: a plain fallback, a cut, a budget that shrank.
     """
 
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    sources: Mapping[DraftSource, SourceStats] = field(default_factory=dict)
+    looked_up: int = 0
+    looked_up_accepted: int = 0
     transferred: int = 0
     drafter_prompt_tokens: int = 0
     drafter_cached_tokens: int = 0
@@ -123,6 +160,8 @@ class Stats:
     prefill_s: float = 0.0
     draft_prefill_s: float = 0.0
     decode_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
     time_to_first_token_s: float = 0.0
     tokens_per_s: float = 0.0
     seed: int = 0

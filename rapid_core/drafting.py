@@ -1,16 +1,21 @@
-"""Who proposes tokens: the drafter model on its short, retrieved context."""
+"""Who proposes tokens: the drafter model on its short, retrieved context, and lookups for it to check."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from rapid_core.config import Speculation
-from rapid_core.datatypes import Proposal
+from rapid_core.datatypes import Check, Proposal
+from rapid_core.lookup import Match, NgramIndex
+from rapid_core.pacing import MOST_LOOKED_UP, Pacer
 from rapid_core.runner import ModelRunner
 from rapid_core.sampling import Sampler
+from rapid_core.verification import one_hot, verify, verify_greedy
 
 
 class Drafter(Protocol):
@@ -20,55 +25,171 @@ class Drafter(Protocol):
     def room(self) -> int:
         """How many tokens can still be proposed before the drafter's window is full."""
 
-    def propose(self, gamma: int) -> Proposal:
-        """Draft up to `gamma` tokens behind the committed ones."""
+    @property
+    def unread(self) -> int:
+        """Committed ids that it reads before its first draft."""
+
+    @property
+    def step_bytes(self) -> int:
+        """What one of its forwards over one token has to read."""
+
+    def propose(self, gamma: int, most: int) -> Proposal:
+        """Draft about `gamma` tokens behind the committed ones, at least one and never over `most`."""
 
     def commit(self, ids: Sequence[int]) -> None:
         """Take over what the target decided, and forget the rejected drafts."""
 
 
 class RagDrafter:
-    """Drafts with a model that reads the retrieved passages (paper, section 3.1)."""
+    """Drafts with a model that reads the retrieved passages (paper, section 3.1).
+
+    index, pacer: with both, it also checks looked-up tokens, many in one forward. Its drafts
+    follow its own distribution all the same, by speculative sampling against itself.
+    """
 
     def __init__(
-        self, runner: ModelRunner, sampler: Sampler, speculation: Speculation, eos_ids: frozenset[int]
+        self,
+        runner: ModelRunner,
+        sampler: Sampler,
+        speculation: Speculation,
+        eos_ids: frozenset[int],
+        *,
+        index: NgramIndex | None = None,
+        pacer: Pacer | None = None,
     ) -> None:
         self.runner = runner
         self._sampler = sampler
         self._least_confidence = speculation.draft_confidence
         self._eos_ids = eos_ids
+        self._index, self._pacer = index, pacer
+        # On an accelerator the host waits for a draft only where it has to know it.
+        self._looks = runner.device.type == "cpu" or pacer is not None or self._least_confidence > 0
 
     @property
     def room(self) -> int:
         """The last draft is never read, so that one more fits than the window has places."""
         return self.runner.room + 1
 
-    def propose(self, gamma: int) -> Proposal:
-        """Draft greedily or by sampling; one forward a token.
+    @property
+    def unread(self) -> int:
+        """One id, or two after a full acceptance."""
+        return len(self.runner.pending)
 
-        A draft ends early only behind the token that ended it, for dropping a token by its
-        value would bias what takes its place.
+    @property
+    def step_bytes(self) -> int:
+        """The runner's."""
+        return self.runner.step_bytes
+
+    def propose(self, gamma: int, most: int) -> Proposal:
+        """Draft greedily or by sampling; one forward a token, or one for several looked-up ones.
+
+        Only where looked-up tokens were right it is more than `gamma` tokens. A draft ends early
+        only behind the token that ended it, for dropping a token by its value would bias what
+        takes its place.
         """
-        greedy = self._sampler.sampling.greedy
-        ids = torch.empty(0, dtype=torch.long, device=self.runner.device)
-        rows = []
+        drafts = _Drafts(self.runner.device, most=min(most, self.room))
         # After a full acceptance the last draft is still unread: the first forward reads two ids.
         unread = torch.tensor(self.runner.pending, dtype=torch.long, device=self.runner.device)
-        for _ in range(gamma):
-            logits = self._sampler.logits(self.runner.forward(unread, 1), ids)
-            # probs: [1, V]; at temperature 0 the distribution at temperature 1, which the transfer needs
-            probs = logits.softmax(dim=-1)
-            unread = logits.argmax(dim=-1) if greedy else self._sampler.draw(probs)
-            ids = torch.cat((ids, unread))
-            rows.append(probs)
-            drafted = int(unread)
-            if drafted in self._eos_ids:
+        while len(drafts) < gamma:
+            match = self._match(drafts, len(unread))
+            before = len(drafts)
+            started = time.perf_counter()
+            length = len(unread) + (len(match.ids) if match is not None else 0)
+            if match is None:
+                self._draft(unread, drafts)
+            else:
+                self._check(unread, match, drafts)
+            unread = drafts.ids[-1:]
+            drafts.forwards.append(length)
+            if not self._looks:
+                continue
+            drafts.look(before)
+            if self._pacer is not None:
+                self._pacer.record_drafter(length, self.runner.step_bytes, time.perf_counter() - started)
+            if self._ends(drafts, before):
                 break
-            if self._least_confidence and float(probs[0, drafted]) < self._least_confidence:
-                break
-        return Proposal(ids, torch.cat(rows))
+        self.runner.confirm()
+        return drafts.proposal()
 
     def commit(self, ids: Sequence[int]) -> None:
         """Append the round's tokens; the runner's length says what it read of them."""
         self.runner.commit(ids)
         self._sampler.commit(ids)
+
+    def _draft(self, unread: Tensor, drafts: _Drafts) -> None:
+        """One token by one forward."""
+        logits = self._sampler.logits(self.runner.forward(unread, 1), drafts.ids)
+        # probs: [1, V]; at temperature 0 the distribution at temperature 1, which the transfer needs
+        probs = logits.softmax(dim=-1)
+        drafts.add(logits.argmax(dim=-1) if self._sampler.sampling.greedy else self._sampler.draw(probs), probs)
+
+    def _check(self, unread: Tensor, match: Match, drafts: _Drafts) -> None:
+        """Read looked-up tokens in one forward, keep those that it would have drafted, draft the next one.
+
+        Speculative sampling with the drafter as target and a one-hot proposal: what comes out
+        follows the drafter's distribution.
+        """
+        candidates = torch.tensor(match.ids, dtype=torch.long, device=self.runner.device)
+        read = len(self.runner.sequence) + len(drafts)
+        raw = self.runner.forward(torch.cat((unread, candidates)), len(match.ids) + 1)
+        logits = self._sampler.logits(raw, torch.cat((drafts.ids, candidates)))
+        probs = logits.softmax(dim=-1)
+        if self._sampler.sampling.greedy:
+            verdict = verify_greedy(candidates, logits.argmax(dim=-1))
+        else:
+            proposed = one_hot(candidates, probs)
+            verdict = verify(candidates, proposed, probs, probs[:-1], generator=self._sampler.generator)
+        accepted = verdict.accepted
+        self.runner.rewind(read + accepted)
+        following = torch.tensor([verdict.next_id], dtype=torch.long, device=self.runner.device)
+        drafts.add(torch.cat((candidates[:accepted], following)), probs[: accepted + 1])
+        drafts.checks.append(Check(match.length, len(match.ids), accepted))
+
+    def _match(self, drafts: _Drafts, unread: int) -> Match | None:
+        """Tokens to check in the next forward, where that pays."""
+        if self._index is None or self._pacer is None:
+            return None
+        limit = min(drafts.most - len(drafts) - 1, self.runner.draft_room - len(drafts) - 1, MOST_LOOKED_UP)
+        match = self._index.find(drafts.known, limit)
+        if match is None:
+            return None
+        count = self._pacer.look_up(match.length, len(match.ids), unread)
+        return Match(match.ids[:count], match.length) if count else None
+
+    def _ends(self, drafts: _Drafts, before: int) -> bool:
+        new = slice(before, None)
+        if self._eos_ids.intersection(drafts.known[new]):
+            return True
+        if self._least_confidence and min(drafts.sureness[new]) < self._least_confidence:
+            return True
+        return self._pacer is not None and not self._pacer.goes_on(drafts.sureness)
+
+
+class _Drafts:
+    """The drafts of one round as they come: on the device, and on the host where it looks."""
+
+    def __init__(self, device: torch.device, *, most: int) -> None:
+        self.most = most
+        self.ids = torch.empty(0, dtype=torch.long, device=device)
+        self.known: list[int] = []
+        self.sureness: list[float] = []
+        self.forwards: list[int] = []
+        self.checks: list[Check] = []
+        self._rows: list[Tensor] = []
+
+    def __len__(self) -> int:
+        return self.ids.shape[0]
+
+    def add(self, ids: Tensor, probs: Tensor) -> None:
+        self.ids = torch.cat((self.ids, ids))
+        self._rows.append(probs)
+
+    def look(self, start: int) -> None:
+        """Bring the ids from `start` on to the host, with the probabilities that the drafter gave them."""
+        ids = self.ids[start:]
+        sure = self._rows[-1].gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+        self.known.extend(ids.tolist())
+        self.sureness.extend(sure.tolist())
+
+    def proposal(self) -> Proposal:
+        return Proposal(self.ids, torch.cat(self._rows), tuple(self.sureness), tuple(self.forwards), tuple(self.checks))

@@ -28,6 +28,8 @@ from rapid_core.loading import (
     resolve_dtype,
     same_model,
 )
+from rapid_core.lookup import NgramIndex
+from rapid_core.pacing import MOST_LOOKED_UP, CostTable, Pacer
 from rapid_core.planning import Plan, Planner
 from rapid_core.prompts import ChatPrompter
 from rapid_core.retrieval import Encoder
@@ -112,6 +114,8 @@ class RapidEngine:
             encoder=encoder,
             encoder_device=encoder_device,
         )
+        devices = (self._target.device, self._drafter.device)
+        self._costs = tuple(CostTable(accelerator=device.type != "cpu") for device in devices)
         self._turns = Turns()
         self._closed = False
 
@@ -350,7 +354,8 @@ class RapidEngine:
         try:
             plan = self._plan(request, progress)
             prompt_ids, drafter_ids = plan.prompts.target_ids, plan.prompts.drafter_ids
-            reserve = request.sampling.max_new_tokens + request.speculation.gamma + 1
+            gamma = request.speculation.gamma
+            reserve = request.sampling.max_new_tokens + (MOST_LOOKED_UP if gamma == "auto" else gamma) + 1
             prefill_started = time.perf_counter()
             cached = self._target.prefill(prompt_ids, reserve=reserve, on_chunk=lambda a, b: progress("prefill", a, b))
             draft_started = time.perf_counter()
@@ -384,6 +389,9 @@ class RapidEngine:
             rounds=counts.rounds,
             drafted=counts.drafted,
             accepted=counts.accepted,
+            sources=dict(counts.sources),
+            looked_up=counts.looked_up,
+            looked_up_accepted=counts.looked_up_accepted,
             transferred=counts.transferred,
             drafter_prompt_tokens=len(drafter_ids or ()),
             drafter_cached_tokens=draft_cached,
@@ -393,6 +401,8 @@ class RapidEngine:
             prefill_s=draft_started - prefill_started,
             draft_prefill_s=decode_started - draft_started,
             decode_s=now - decode_started,
+            draft_s=counts.draft_s,
+            verify_s=counts.verify_s,
             time_to_first_token_s=first_token_s,
             tokens_per_s=text.tokens / max(now - decode_started, 1e-9),
             seed=seed,
@@ -413,18 +423,37 @@ class RapidEngine:
         )
 
     def _decoder(self, request: _Request, plan: Plan, seed: int, is_cancelled: IsCancelled) -> Decoder:
-        prompt_ids, size = plan.prompts.target_ids, self._target.vocab_size
+        prompts, size = plan.prompts, self._target.vocab_size
+        index, pacer = self._pacing(request, prompts)
         drafter = None
-        if plan.prompts.drafter_ids is not None:
+        if prompts.drafter_ids is not None:
             # Drafts must not be drawn with the numbers that decide about them: another seed.
-            sampler = Sampler(request.sampling, size, prompt_ids, self._drafter.device, seed ^ 0x5DEECE66D)
-            drafter = RagDrafter(self._drafter, sampler, request.speculation, self.target.eos_ids)
+            sampler = Sampler(request.sampling, size, prompts.target_ids, self._drafter.device, seed ^ 0x5DEECE66D)
+            drafter = RagDrafter(
+                self._drafter, sampler, request.speculation, self.target.eos_ids, index=index, pacer=pacer
+            )
         return Decoder(
             self._target,
             drafter,
-            Sampler(request.sampling, size, prompt_ids, self._target.device, seed),
+            Sampler(request.sampling, size, prompts.target_ids, self._target.device, seed),
             request.speculation,
             max_new_tokens=request.sampling.max_new_tokens,
             eos_ids=self.target.eos_ids,
             is_cancelled=is_cancelled,
+            index=index,
+            pacer=pacer,
         )
+
+    def _pacing(self, request: _Request, prompts: PromptPair) -> tuple[NgramIndex | None, Pacer | None]:
+        """What gamma="auto" needs: where to look drafts up, and who chooses."""
+        speculation, sampling = request.speculation, request.sampling
+        if not speculation.enabled or speculation.gamma != "auto":
+            return None, None
+        # The answer goes on behind the last text, which ends as the other one does.
+        texts = [ids for ids in (prompts.target_ids, prompts.drafter_ids) if ids is not None]
+        pacer = Pacer(
+            *self._costs,
+            transfer=speculation.eta > 0 and prompts.drafter_ids is not None,
+            greedy=sampling.greedy,
+        )
+        return NgramIndex(*texts), pacer

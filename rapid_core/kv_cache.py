@@ -77,6 +77,16 @@ class KVCache(Cache):  # type: ignore[misc]
         """Tokens held by every layer."""
         return min((layer.length for layer in self.layers if layer.is_initialized), default=0)
 
+    @property
+    def bytes_in_use(self) -> int:
+        """Memory of the keys and values of those tokens."""
+        layers = [layer for layer in self.layers if layer.is_initialized]
+        return sum(
+            part[:, :, : layer.length].numel() * part.element_size()
+            for layer in layers
+            for part in (layer.keys, layer.values)
+        )
+
     def reserve(self, tokens: int) -> None:
         """Make room for `tokens` in all, so that nothing grows while decoding."""
         self._capacity = max(self._capacity, -(-tokens // GRANULE) * GRANULE)

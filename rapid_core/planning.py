@@ -90,10 +90,10 @@ class Planner:
             plan.notes.append("plain decoding: speculation is off")
         elif task.context is None:
             if not drafts_without_context:
-                plan.notes.append("plain decoding: without a long text a model gains nothing by drafting for itself")
+                plan.notes.append("no drafter: without a long text a model gains nothing by drafting for itself")
             elif len(plan.prompts.target_ids) >= self._drafter_window:
                 plan.notes.append(
-                    f"plain decoding: the prompt of {len(plan.prompts.target_ids):,} tokens does not fit the drafter's "
+                    f"no drafter: the prompt of {len(plan.prompts.target_ids):,} tokens does not fit the drafter's "
                     f"window of {self._drafter_window:,}, and no long text in it could be shortened"
                 )
             else:
@@ -195,14 +195,14 @@ class Planner:
             if not chosen:
                 best = f"; the best one has {ranked[0].score:.2f}" if ranked else ""
                 plan.notes.append(
-                    f"plain decoding: no passage is as similar to the question as {self._retrieval.threshold:g}{best}"
+                    f"no drafter: no passage is as similar to the question as {self._retrieval.threshold:g}{best}"
                     if not near
-                    else "plain decoding: no passage fits the drafter's budget"
+                    else "no drafter: no passage fits the drafter's budget"
                 )
         else:
             chosen = given
             if not given:
-                plan.notes.append("plain decoding: the context came with an empty list of chunks")
+                plan.notes.append("no drafter: the context came with an empty list of chunks")
         plan.retrieved = chosen
         if not chosen:
             return

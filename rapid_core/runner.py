@@ -46,6 +46,9 @@ class ModelRunner:
         # With longrope all keys change when a text grows over this length.
         self._rope_border = _rope_border(text_config)
         self._beyond_border = False
+        # Whether all logits since the last `confirm` were finite; it stays on the device.
+        self._finite: Tensor | None = None
+        self._weight_bytes: int = sum(weight.numel() * weight.element_size() for weight in model.parameters())
 
     @property
     def device(self) -> torch.device:
@@ -57,6 +60,11 @@ class ModelRunner:
     def length(self) -> int:
         """Tokens in the cache."""
         return self._cache.length
+
+    @property
+    def step_bytes(self) -> int:
+        """What a forward over one token has to read: all weights, and the keys and values in the cache."""
+        return self._weight_bytes + self._cache.bytes_in_use
 
     @property
     def pending(self) -> list[int]:
@@ -96,6 +104,7 @@ class ModelRunner:
             if on_chunk is not None:
                 on_chunk(start, total)
             self.forward(ids[start : start + chunk], 1)
+            self.confirm()
         if on_chunk is not None:
             on_chunk(total, total)
         return reused
@@ -103,8 +112,7 @@ class ModelRunner:
     def forward(self, ids: Tensor, rows: int) -> Tensor:
         """Read `ids` [k] behind the cache and return the last `rows` rows of logits, [rows, V] float32.
 
-        Raises `ModelOutputError` where the model returns NaN or infinity, and forgets all keys:
-        earlier ones may be as bad.
+        `confirm` tells whether they are numbers; a caller asks it before anything is committed.
         """
         border = self._rope_border
         if border is not None:
@@ -115,13 +123,26 @@ class ModelRunner:
             self._beyond_border = end > border
         logits = self._run(ids, rows)[0, -rows:, : self.vocab_size].float()
         # A maximum shows NaN and infinity alike, and lets a model rule ids out with -inf.
-        if not bool(torch.isfinite(logits.amax(dim=-1)).all()):
+        finite = torch.isfinite(logits.amax(dim=-1)).all()
+        self._finite = finite if self._finite is None else self._finite & finite
+        return logits
+
+    def confirm(self) -> None:
+        """Wait for the forwards since the last call; raise `ModelOutputError` where one gave NaN or infinity.
+
+        All keys are then forgotten: earlier ones may be as bad.
+        """
+        finite, self._finite = self._finite, None
+        if finite is not None and not bool(finite):
             self.clear()
             raise ModelOutputError(
                 f"logits must be finite, and the {self.role} model returned NaN or infinity; "
                 "use dtype='float32' or 'bfloat16', and check the weights"
             )
-        return logits
+
+    def rewind(self, length: int) -> None:
+        """Forget the keys behind the first `length` tokens, drafts that nobody proposes among them."""
+        self._cache.rewind(min(length, self.length))
 
     def commit(self, ids: Sequence[int]) -> None:
         """Append what was decided, and rewind the cache to what stands: all but the last id at most."""
@@ -182,12 +203,14 @@ def check_rewind(model: Any) -> None:
     try:
         runner.sequence = ids.tolist()
         straight = runner.forward(ids, 1)
+        runner.confirm()
         runner.clear()
         runner.sequence = ids[:5].tolist()
         runner.forward(ids[:5], 1)
         runner.forward(ids.flip(0)[:3], 1)
-        runner._cache.rewind(5)
+        runner.rewind(5)
         again = runner.forward(ids[5:], 1)
+        runner.confirm()
     except ModelOutputError:
         raise
     except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:

@@ -23,6 +23,7 @@ from torch import Tensor
 from rapid_core.config import Tail, check_choice
 from rapid_core.datatypes import Verdict
 from rapid_core.errors import ModelOutputError, OptionError
+from rapid_core.sampling import draw
 
 
 def augmented_target(
@@ -45,7 +46,7 @@ def augmented_target(
     _check(target_logits, draft_probs, eta, temperature, tail, alpha)
     if temperature == 0:
         chosen = greedy_target(target_logits, draft_probs, eta, tail, alpha)
-        return torch.nn.functional.one_hot(chosen, target_logits.shape[-1]).to(draft_probs.dtype)
+        return one_hot(chosen, draft_probs)
     scaled = target_logits / temperature
     target_probs = scaled.softmax(dim=-1)
     if eta == 0:
@@ -111,20 +112,23 @@ def verify(
             f"{drafts} drafts need {drafts} rows of draft_probs and augmented and {drafts + 1} of target_probs, "
             f"got {draft_probs.shape[0]}, {augmented.shape[0]} and {target_probs.shape[0]}"
         )
-    if bool(torch.isnan(target_probs.sum() + draft_probs.sum() + augmented.sum())):
-        raise ModelOutputError("probabilities must be numbers, got NaN; look for overflow in the model's dtype")
-    accepted = 0
+    # All of it stays on the device; the host waits once, for three numbers.
+    bad = torch.isnan(target_probs.sum() + draft_probs.sum() + augmented.sum())
+    following, accepted = target_probs[drafts], torch.zeros((), dtype=torch.long, device=target_probs.device)
     if drafts:
         # ratio: [k], p̂(x) / q(x) of the drafted ids
         drafted = draft_ids.unsqueeze(-1)
         ratio = augmented.gather(-1, drafted).squeeze(-1) / draft_probs.gather(-1, drafted).squeeze(-1)
         uniform = torch.rand(drafts, generator=generator, device=ratio.device, dtype=ratio.dtype)
-        accepted = int((uniform < ratio).long().cumprod(dim=0).sum())
-    if accepted == drafts:
-        following = target_probs[drafts]
-    else:
-        following = residual(target_probs[accepted], draft_probs[accepted], augmented[accepted])
-    return Verdict(accepted, int(torch.multinomial(following, 1, generator=generator)))
+        accepted = (uniform < ratio).long().cumprod(dim=0).sum()
+        row = accepted.clamp(max=drafts - 1).view(1)
+        rest = residual(*(probs.index_select(0, row)[0] for probs in (target_probs, draft_probs, augmented)))
+        following = torch.where(accepted == drafts, following, rest)
+    next_id = draw(following, generator)
+    stands, follows, is_bad = torch.stack((accepted, next_id, bad.long())).tolist()
+    if is_bad:
+        raise ModelOutputError("probabilities must be numbers, got NaN; look for overflow in the model's dtype")
+    return Verdict(stands, follows)
 
 
 def verify_greedy(draft_ids: Tensor, choices: Tensor) -> Verdict:
@@ -132,8 +136,14 @@ def verify_greedy(draft_ids: Tensor, choices: Tensor) -> Verdict:
 
     draft_ids: [k]. choices: [k+1] ids of `greedy_target`, the last one from the target alone.
     """
-    accepted = int((draft_ids == choices[:-1]).long().cumprod(dim=0).sum())
-    return Verdict(accepted, int(choices[accepted]))
+    accepted = (draft_ids == choices[:-1]).long().cumprod(dim=0).sum()
+    stands, follows = torch.stack((accepted, choices.index_select(0, accepted.view(1))[0])).tolist()
+    return Verdict(stands, follows)
+
+
+def one_hot(ids: Tensor, probs: Tensor) -> Tensor:
+    """The distribution of ids that nobody drew: [k] to [k, V], of the width and dtype of `probs` [..., V]."""
+    return torch.nn.functional.one_hot(ids, probs.shape[-1]).to(probs.dtype)
 
 
 def _check(

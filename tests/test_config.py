@@ -15,6 +15,7 @@ from rapid_core import OptionError, RapidError, Retrieval, Sampling, Speculation
     [
         (lambda: Speculation(gamma=0), "gamma must be at least 1, got 0"),
         (lambda: Speculation(gamma=2.5), "gamma must be a whole number, got 2.5"),
+        (lambda: Speculation(gamma="many"), "gamma must be a whole number or 'auto', got 'many'"),
         (lambda: Speculation(gamma=True), "gamma must be a whole number, got True"),
         (lambda: Speculation(eta=-1), "eta must be at least 0 and at most 1e+06, got -1"),
         (lambda: Speculation(eta=math.nan), "eta must be at least 0 and at most 1e+06, got nan"),
@@ -64,7 +65,7 @@ def test_options_are_frozen_and_compare_by_value():
         Sampling().temperature = 1.0
     assert Sampling(stop="a") == Sampling(stop=["a"])
     assert Sampling(stop=None) == Sampling()
-    assert hash(Speculation()) == hash(Speculation(gamma=10, eta=10.0))
+    assert hash(Speculation()) == hash(Speculation(gamma="auto", eta=10.0))
 
 
 def test_lossless_is_eta_zero_and_off_is_no_speculation():

@@ -56,8 +56,9 @@ class PartlyRight:
         self.path, self.right, self.size = path, right, size
         self.done = 0
         self.room = 1000
+        self.unread = self.step_bytes = 1
 
-    def propose(self, gamma):
+    def propose(self, gamma, most):
         ids = [
             token if position < self.right else (token + 1) % self.size
             for position, token in enumerate(self.path[self.done : self.done + gamma])
