@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rapid_core.background import iterate_in_thread
-from rapid_core.config import Fit, Retrieval, Sampling, Speculation, check_fit
+from rapid_core.cache_store import CacheBudget, CacheStore
+from rapid_core.config import Fit, Retrieval, Sampling, Speculation, cache_bytes, check_fit
 from rapid_core.context import read_context, read_messages, split
 from rapid_core.datatypes import Delta, LongContext, Message, PromptPair, Result, Stats, Usage
 from rapid_core.decoder import Decoder
@@ -88,21 +89,29 @@ class RapidEngine:
         retrieval: Retrieval | None = None,
         encoder: Encoder | None = None,
         encoder_device: str = "cpu",
+        cache_gib: float = 4.0,
     ) -> None:
         """Take models that are already loaded; without a drafter the target drafts for itself.
 
-        encoder: one to use in place of the one that `retrieval` names.
+        encoder: one to use in place of the one that `retrieval` names. cache_gib: GiB that the
+        caches of both roles may take together, so that a question about an earlier document
+        need not read it again; the least recently used go first. What is being served has its
+        caches also beyond that, and 0 keeps only those.
         """
+        budget = CacheBudget(cache_bytes(cache_gib))
         for loaded in (target, drafter or target):
             refuse_recurrent(loaded.model.config, type(loaded.model))
-            check_rewind(loaded.model)
         self.target, self.drafter = target, drafter or target
         self.retrieval = retrieval or Retrieval()
         shared = self.target.model is self.drafter.model
         vocab_size = target.logit_size if shared else check_same_vocabulary(target, self.drafter)
         self._self_speculating = shared
-        self._target = ModelRunner(target.model, role="target", vocab_size=vocab_size)
-        self._drafter = ModelRunner(self.drafter.model, role="drafter", vocab_size=vocab_size)
+        self._target, self._drafter = (
+            ModelRunner(
+                loaded.model, role=role, vocab_size=vocab_size, store=CacheStore(budget, check_rewind(loaded.model))
+            )
+            for role, loaded in (("target", self.target), ("drafter", self.drafter))
+        )
         self._prompter = ChatPrompter(target.tokenizer)
         self._planner = Planner(
             self._prompter,
@@ -127,12 +136,14 @@ class RapidEngine:
         drafter_dtype: str | None = None,
         retrieval: Retrieval | None = None,
         trust_remote_code: bool = False,
+        cache_gib: float = 4.0,
     ) -> RapidEngine:
         """Load models by hub name, folder, `.gguf` file or "demo".
 
         A drafter that is None, or the same as the target, shares its weights. drafter_device
         and drafter_dtype are the target's unless given. The demo brings its own encoder: with
-        target "demo" the default one, which lies on a hub, is replaced by it.
+        target "demo" the default one, which lies on a hub, is replaced by it. cache_gib: GiB
+        that the caches of both roles may take together; see `__init__`.
         Raises `LoadError` and its kind.
         """
         if retrieval is not None and not isinstance(retrieval, Retrieval):
@@ -143,6 +154,7 @@ class RapidEngine:
         if drafter is None and (drafter_device is not None or drafter_dtype is not None):
             raise OptionError("drafter_device and drafter_dtype need a drafter; name one, or leave them out")
         # What can be wrong is found before gigabytes are read.
+        cache_bytes(cache_gib)
         device, drafter_device = resolve_device(device), resolve_device(drafter_device or device)
         kind, drafter_kind = resolve_dtype(dtype, device), resolve_dtype(drafter_dtype or dtype, drafter_device)
         check_source(target)
@@ -155,7 +167,7 @@ class RapidEngine:
             loaded_drafter = load_model(
                 drafter, device=drafter_device, dtype=drafter_dtype or dtype, trust_remote_code=trust_remote_code
             )
-        return cls(loaded, loaded_drafter, retrieval=retrieval, encoder_device=device)
+        return cls(loaded, loaded_drafter, retrieval=retrieval, encoder_device=device, cache_gib=cache_gib)
 
     def warm_up(self) -> None:
         """Load now what the first question about a document would load: the encoder and the store."""
