@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rapid_core.kv_cache import KVCache, capacity_for
@@ -128,9 +128,28 @@ class CacheStore:
             if slot is not best:
                 self.slots.append(slot)
             slot.sequence = list(ids)
-            slot.used = self._budget.tick()
-            self.current = slot
+            self._make_current(slot)
             return reused
+
+    def find(self, ids: Sequence[int]) -> Slot | None:
+        """The slot that holds all of `ids`, the most recently used one of several."""
+        held = [slot for slot in self.slots if shared_prefix(slot.sequence, ids, slot.cache.length) == len(ids)]
+        return max(held, key=lambda slot: slot.used, default=None)
+
+    def adopt(self, ids: Sequence[int], tokens: int, *, beyond_border: bool, fill: Callable[[KVCache], None]) -> None:
+        """Make a cache with room for `tokens` current, into which `fill` writes the keys of `ids`.
+
+        A cache that holds them already is taken as it is. What must go gives its memory back first.
+        """
+        with self._budget.lock:
+            slot = self.find(ids)
+            if slot is None or slot.beyond_border != beyond_border:
+                size = self.bytes_of(capacity_for(tokens))
+                self._budget.drop(self._budget.victims(self, size, keep=None))
+                slot = Slot(KVCache.with_room(tokens), list(ids), beyond_border)
+                fill(slot.cache)
+                self.slots.append(slot)
+            self._make_current(slot)
 
     def clear(self) -> None:
         """Forget all sequences and give the memory back."""
@@ -147,6 +166,10 @@ class CacheStore:
             if shared > longest:
                 best, longest = slot, shared
         return best, longest
+
+    def _make_current(self, slot: Slot) -> None:
+        slot.used = self._budget.tick()
+        self.current = slot
 
 
 def shared_prefix(left: Sequence[int], right: Sequence[int], most: int) -> int:

@@ -5,19 +5,22 @@ Longer than other files: five public methods name the same options, so that edit
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rapid_core.background import iterate_in_thread
 from rapid_core.cache_store import CacheBudget, CacheStore
 from rapid_core.config import Fit, Retrieval, Sampling, Speculation, cache_bytes, check_fit
-from rapid_core.context import read_context, read_messages, split
+from rapid_core.context import Task, read_context, read_messages, split
 from rapid_core.datatypes import Delta, LongContext, Message, PromptPair, Result, Stats, Usage
 from rapid_core.decoder import Decoder
+from rapid_core.document_keeper import DocumentKeeper
 from rapid_core.drafting import RagDrafter
 from rapid_core.errors import EngineStateError, OptionError
 from rapid_core.loading import (
@@ -56,6 +59,12 @@ class _ProgressError(BaseException):
 
 def _never() -> bool:
     return False
+
+
+def _read_path(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+        raise OptionError(f"a saved document is named by a path, got {path!r}")
+    return Path(path).expanduser()
 
 
 def _silent(stage: str, done: int, total: int) -> None:
@@ -121,6 +130,7 @@ class RapidEngine:
             encoder=encoder,
             encoder_device=encoder_device,
         )
+        self._keeper = DocumentKeeper(self._target, self._prompter, self._planner.searcher, target.name)
         self._turns = Turns()
         self._closed = False
 
@@ -194,13 +204,8 @@ class RapidEngine:
     ) -> PromptPair:
         """The two prompts that `generate` would use, as token ids."""
         request = self._request(prompt, context, sampling, speculation, fit, None)
-        turn = self._turns.join()
-        try:
-            turn.wait(_never)
-            self._check_open()
-            return self._plan(request, request.progress).prompts
-        finally:
-            turn.leave()
+        with self._turn():
+            return self._plan(self._task(request), request, request.progress).prompts
 
     def generate(
         self,
@@ -281,6 +286,27 @@ class RapidEngine:
             if not turn.started:
                 turn.leave()
 
+    def save_document(self, path: str | os.PathLike[str]) -> None:
+        """Keep the document of the last request across restarts: a safetensors file for `load_document`.
+
+        It holds the text, the target's keys and values up to where the question begins, and the
+        vectors of the chunks where the text was searched. It takes about as many bytes as the
+        cache. Raises `EngineStateError` without such a document, and `SavedDocumentError` where
+        the file cannot be written.
+        """
+        with self._turn():
+            self._keeper.save(_read_path(path))
+
+    def load_document(self, path: str | os.PathLike[str]) -> LongContext:
+        """Take over a document that `save_document` kept, and return it for `context=`.
+
+        It need not be read again where the messages before it are those of the saved request,
+        nor embedded again where encoder and chunk size are. The device may be another one.
+        Raises `SavedDocumentError` for a file that is damaged or that another model made.
+        """
+        with self._turn():
+            return self._keeper.load(_read_path(path))
+
     def close(self) -> None:
         """Free models, caches and indexes, after the request that runs.
 
@@ -329,6 +355,17 @@ class RapidEngine:
             messages, document, sampling or Sampling(), speculation or Speculation(), fit, progress or _silent
         )
 
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Hold the engine for a call that yields nothing."""
+        turn = self._turns.join()
+        try:
+            turn.wait(_never)
+            self._check_open()
+            yield
+        finally:
+            turn.leave()
+
     def _check_open(self) -> None:
         if self._closed:
             raise EngineStateError("a closed engine cannot answer; load another one")
@@ -360,7 +397,8 @@ class RapidEngine:
                 raise _ProgressError(error) from error
 
         try:
-            plan = self._plan(request, progress)
+            task = self._task(request)
+            plan = self._plan(task, request, progress)
             prompt_ids, drafter_ids = plan.prompts.target_ids, plan.prompts.drafter_ids
             reserve = request.sampling.max_new_tokens + request.speculation.gamma + 1
             prefill_started = time.perf_counter()
@@ -376,6 +414,7 @@ class RapidEngine:
             return
         except _ProgressError as raised:
             raise raised.error from None
+        self._keeper.note(task, prompt_ids)
         decode_started = time.perf_counter()
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63)
         decoder = self._decoder(request, plan, seed, is_cancelled)
@@ -414,15 +453,21 @@ class RapidEngine:
         reason = "stop" if text.stopped else decoder.finish_reason
         yield Delta(rest.text if rest else "", rest.events if rest else (), reason, usage, stats)
 
-    def _plan(self, request: _Request, progress: Progress) -> Plan:
-        return self._planner.plan(
-            split(request.messages, request.context, self._prompter.count_tokens),
-            fit=request.fit,
-            reserve=request.sampling.max_new_tokens,
+    def _task(self, request: _Request) -> Task:
+        return split(request.messages, request.context, self._prompter.count_tokens)
+
+    def _plan(self, task: Task, request: _Request, progress: Progress) -> Plan:
+        reserve = request.sampling.max_new_tokens
+        plan = self._planner.plan_target(task, fit=request.fit, reserve=reserve, on_progress=progress)
+        self._planner.plan_drafter(
+            task,
+            plan,
+            reserve=reserve,
             drafts=request.speculation.enabled,
             drafts_without_context=not self._self_speculating,
             on_progress=progress,
         )
+        return plan
 
     def _decoder(self, request: _Request, plan: Plan, seed: int, is_cancelled: IsCancelled) -> Decoder:
         prompt_ids, size = plan.prompts.target_ids, self._target.vocab_size

@@ -118,6 +118,11 @@ class KVCache(Cache):  # type: ignore[misc]
             made.layers.append(copy)
         return made
 
+    def states(self, length: int) -> dict[int, tuple[Tensor, Tensor]]:
+        """Keys and values of the first `length` tokens by layer, [1, H, length, D], where a layer has its own."""
+        made = {i: layer for i, layer in enumerate(self.layers) if layer.is_initialized}
+        return {i: (layer.keys[:, :, :length], layer.values[:, :, :length]) for i, layer in made.items()}
+
     def rewind(self, length: int) -> None:
         """Go back to the first `length` tokens; O(1), what stood behind them is overwritten later."""
         for layer in self.layers:
