@@ -23,6 +23,7 @@ from rapid_core.decoder import Decoder
 from rapid_core.document_keeper import DocumentKeeper
 from rapid_core.drafting import RagDrafter
 from rapid_core.errors import EngineStateError, OptionError
+from rapid_core.first_token import Preparer
 from rapid_core.loading import (
     LoadedModel,
     check_same_vocabulary,
@@ -114,7 +115,6 @@ class RapidEngine:
         self.retrieval = retrieval or Retrieval()
         shared = self.target.model is self.drafter.model
         vocab_size = target.logit_size if shared else check_same_vocabulary(target, self.drafter)
-        self._self_speculating = shared
         self._target, self._drafter = (
             ModelRunner(
                 loaded.model, role=role, vocab_size=vocab_size, store=CacheStore(budget, check_rewind(loaded.model))
@@ -130,6 +130,7 @@ class RapidEngine:
             encoder=encoder,
             encoder_device=encoder_device,
         )
+        self._preparer = Preparer(self._planner, self._target, self._drafter, encoder_device=encoder_device)
         self._keeper = DocumentKeeper(self._target, self._prompter, self._planner.searcher, target.name)
         self._turns = Turns()
         self._closed = False
@@ -205,7 +206,10 @@ class RapidEngine:
         """The two prompts that `generate` would use, as token ids."""
         request = self._request(prompt, context, sampling, speculation, fit, None)
         with self._turn():
-            return self._plan(self._task(request), request, request.progress).prompts
+            plan = self._preparer.plan(
+                self._task(request), request.sampling, request.speculation, request.fit, request.progress
+            )
+            return plan.prompts
 
     def generate(
         self,
@@ -221,7 +225,8 @@ class RapidEngine:
 
         context: the document; without one a long last message is split by itself. fit: what to
         do with a document that does not fit the target's window. progress: called with
-        ("index" | "prefill" | "draft prefill", done, total).
+        ("index" | "prefill" | "draft prefill", done, total), perhaps from another thread but by
+        one at a time: passages are retrieved while the target prefills where that pays.
         Raises `RapidError` for input and options that break a rule, before any work.
         """
         return Result.of(
@@ -398,23 +403,17 @@ class RapidEngine:
 
         try:
             task = self._task(request)
-            plan = self._plan(task, request, progress)
-            prompt_ids, drafter_ids = plan.prompts.target_ids, plan.prompts.drafter_ids
             reserve = request.sampling.max_new_tokens + request.speculation.gamma + 1
-            prefill_started = time.perf_counter()
-            cached = self._target.prefill(prompt_ids, reserve=reserve, on_chunk=lambda a, b: progress("prefill", a, b))
-            draft_started = time.perf_counter()
-            draft_cached = 0
-            if drafter_ids is not None:
-                draft_cached = self._drafter.prefill(
-                    drafter_ids, reserve=reserve, on_chunk=lambda a, b: progress("draft prefill", a, b)
-                )
+            prepared = self._preparer.prepare(
+                task, request.sampling, request.speculation, request.fit, progress, reserve=reserve
+            )
         except _CancelledError:
             yield Delta("", finish_reason="cancelled", usage=Usage(), stats=Stats())
             return
         except _ProgressError as raised:
             raise raised.error from None
-        self._keeper.note(task, prompt_ids)
+        plan = prepared.plan
+        self._keeper.note(task, plan.prompts.target_ids)
         decode_started = time.perf_counter()
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63)
         decoder = self._decoder(request, plan, seed, is_cancelled)
@@ -436,38 +435,25 @@ class RapidEngine:
             drafted=counts.drafted,
             accepted=counts.accepted,
             transferred=counts.transferred,
-            drafter_prompt_tokens=len(drafter_ids or ()),
-            drafter_cached_tokens=draft_cached,
+            drafter_prompt_tokens=len(plan.prompts.drafter_ids or ()),
+            drafter_cached_tokens=prepared.draft_cached,
             context_tokens=plan.context_tokens,
             retrieved=plan.retrieved,
             retrieval_s=plan.retrieval_s,
-            prefill_s=draft_started - prefill_started,
-            draft_prefill_s=decode_started - draft_started,
+            prefill_s=prepared.prefill_s,
+            draft_prefill_s=prepared.draft_prefill_s,
             decode_s=now - decode_started,
             time_to_first_token_s=first_token_s,
             tokens_per_s=text.tokens / max(now - decode_started, 1e-9),
             seed=seed,
             notes=tuple(plan.notes),
         )
-        usage = Usage(len(prompt_ids), text.tokens, cached)
+        usage = Usage(len(plan.prompts.target_ids), text.tokens, prepared.cached)
         reason = "stop" if text.stopped else decoder.finish_reason
         yield Delta(rest.text if rest else "", rest.events if rest else (), reason, usage, stats)
 
     def _task(self, request: _Request) -> Task:
         return split(request.messages, request.context, self._prompter.count_tokens)
-
-    def _plan(self, task: Task, request: _Request, progress: Progress) -> Plan:
-        reserve = request.sampling.max_new_tokens
-        plan = self._planner.plan_target(task, fit=request.fit, reserve=reserve, on_progress=progress)
-        self._planner.plan_drafter(
-            task,
-            plan,
-            reserve=reserve,
-            drafts=request.speculation.enabled,
-            drafts_without_context=not self._self_speculating,
-            on_progress=progress,
-        )
-        return plan
 
     def _decoder(self, request: _Request, plan: Plan, seed: int, is_cancelled: IsCancelled) -> Decoder:
         prompt_ids, size = plan.prompts.target_ids, self._target.vocab_size
