@@ -89,7 +89,7 @@ class CacheStore:
         self._budget = budget
         self._token_bytes = token_bytes
         self.current = Slot()
-        self.slots = [self.current]
+        self.slots: list[Slot] = []
         budget.join(self)
 
     def bytes_of(self, tokens: int) -> int:
@@ -108,14 +108,15 @@ class CacheStore:
             self._budget.drop([slot for slot in self.slots if slot.cache.length == 0])
             best, shared = self._longest(ids, beyond_border)
             reused = min(shared, len(ids) - 1)
-            little_is_lost = best is not None and 2 * reused >= best.cache.length
-            size = self.bytes_of(capacity_for(tokens))
-            victims = self._budget.victims(self, size, keep=best if little_is_lost else None)
+            # Little is lost where at least half of it is shared.
+            keep = best if best is not None and 2 * reused >= best.cache.length else None
+            capacity = max(capacity_for(tokens), keep.cache.capacity if keep is not None else 0)
+            victims = self._budget.victims(self, self.bytes_of(capacity), keep)
             self._budget.drop([slot for slot in victims if slot is not best])
             if best is None:
                 slot = Slot(KVCache.with_room(tokens))
-            elif little_is_lost:
-                slot = best
+            elif keep is not None:
+                slot = keep
                 slot.cache.rewind(reused)
                 slot.cache.reserve(tokens)
             elif best in victims:
@@ -156,7 +157,6 @@ class CacheStore:
         with self._budget.lock:
             self._budget.drop(self.slots)
             self.current = Slot()
-            self.slots = [self.current]
 
     def _longest(self, ids: Sequence[int], beyond_border: bool) -> tuple[Slot | None, int]:
         """The slot that holds most of `ids`, the most recently used of equals, and how many."""

@@ -81,7 +81,7 @@ def write_document(path: Path, document: SavedDocument, model: Fingerprint, mode
         tensors["vectors"] = torch.from_numpy(document.embedded.vectors)
     for layer, (keys, values) in document.states.items():
         tensors |= {f"keys.{layer}": keys, f"values.{layer}": values}
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    partial = path.parent / f".{path.name}.{secrets.token_hex(4)}.partial"
     try:
         try:
             with partial.open("xb") as file:

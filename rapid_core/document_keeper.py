@@ -64,7 +64,8 @@ class DocumentKeeper:
         slot = self._target.store.find(ids)
         if slot is None:
             raise EngineStateError(
-                "the document's keys are no longer in the cache, since a later request failed; ask about it again first"
+                "the document's keys are no longer in the cache: a request failed, or another document took their "
+                "place; ask about it again first"
             )
         document = SavedDocument(
             text, ids, slot.cache.states(len(ids)), slot.beyond_border, self._searcher.embedded(text)
