@@ -218,3 +218,8 @@ class Retrieval:
 def check_fit(fit: object) -> None:
     """Raise `OptionError` unless `fit` is a way to fit a document into the window."""
     check_choice("fit", fit, get_args(Fit))
+
+
+def cache_bytes(cache_gib: object) -> int:
+    """`cache_gib` in bytes; raises `OptionError` unless it is a number that is not negative."""
+    return int(_real("cache_gib", cache_gib, 0) * 2**30)

@@ -5,20 +5,25 @@ Longer than other files: five public methods name the same options, so that edit
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rapid_core.background import iterate_in_thread
-from rapid_core.config import Fit, Retrieval, Sampling, Speculation, check_fit
-from rapid_core.context import read_context, read_messages, split
+from rapid_core.cache_store import CacheBudget, CacheStore
+from rapid_core.config import Fit, Retrieval, Sampling, Speculation, cache_bytes, check_fit
+from rapid_core.context import Task, read_context, read_messages, split
 from rapid_core.datatypes import Delta, LongContext, Message, PromptPair, Result, Stats, Usage
 from rapid_core.decoder import Decoder
+from rapid_core.document_keeper import DocumentKeeper
 from rapid_core.drafting import RagDrafter
 from rapid_core.errors import EngineStateError, OptionError
+from rapid_core.first_token import Preparer
 from rapid_core.loading import (
     LoadedModel,
     check_same_vocabulary,
@@ -59,6 +64,12 @@ def _never() -> bool:
     return False
 
 
+def _read_path(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+        raise OptionError(f"a saved document is named by a path, got {path!r}")
+    return Path(path).expanduser()
+
+
 def _silent(stage: str, done: int, total: int) -> None:
     """Report progress to nobody."""
 
@@ -90,21 +101,28 @@ class RapidEngine:
         retrieval: Retrieval | None = None,
         encoder: Encoder | None = None,
         encoder_device: str = "cpu",
+        cache_gib: float = 4.0,
     ) -> None:
         """Take models that are already loaded; without a drafter the target drafts for itself.
 
-        encoder: one to use in place of the one that `retrieval` names.
+        encoder: one to use in place of the one that `retrieval` names. cache_gib: GiB that the
+        caches of both roles may take together, so that a question about an earlier document
+        need not read it again; the least recently used go first. What is being served has its
+        caches also beyond that, and 0 keeps only those.
         """
+        budget = CacheBudget(cache_bytes(cache_gib))
         for loaded in (target, drafter or target):
             refuse_recurrent(loaded.model.config, type(loaded.model))
-            check_rewind(loaded.model)
         self.target, self.drafter = target, drafter or target
         self.retrieval = retrieval or Retrieval()
         shared = self.target.model is self.drafter.model
         vocab_size = target.logit_size if shared else check_same_vocabulary(target, self.drafter)
-        self._self_speculating = shared
-        self._target = ModelRunner(target.model, role="target", vocab_size=vocab_size)
-        self._drafter = ModelRunner(self.drafter.model, role="drafter", vocab_size=vocab_size)
+        self._target, self._drafter = (
+            ModelRunner(
+                loaded.model, role=role, vocab_size=vocab_size, store=CacheStore(budget, check_rewind(loaded.model))
+            )
+            for role, loaded in (("target", self.target), ("drafter", self.drafter))
+        )
         self._prompter = ChatPrompter(target.tokenizer)
         self._planner = Planner(
             self._prompter,
@@ -116,6 +134,8 @@ class RapidEngine:
         )
         devices = (self._target.device, self._drafter.device)
         self._costs = tuple(CostTable(accelerator=device.type != "cpu") for device in devices)
+        self._preparer = Preparer(self._planner, self._target, self._drafter, encoder_device=encoder_device)
+        self._keeper = DocumentKeeper(self._target, self._prompter, self._planner.searcher, target.name)
         self._turns = Turns()
         self._closed = False
 
@@ -131,12 +151,14 @@ class RapidEngine:
         drafter_dtype: str | None = None,
         retrieval: Retrieval | None = None,
         trust_remote_code: bool = False,
+        cache_gib: float = 4.0,
     ) -> RapidEngine:
         """Load models by hub name, folder, `.gguf` file or "demo".
 
         A drafter that is None, or the same as the target, shares its weights. drafter_device
         and drafter_dtype are the target's unless given. The demo brings its own encoder: with
-        target "demo" the default one, which lies on a hub, is replaced by it.
+        target "demo" the default one, which lies on a hub, is replaced by it. cache_gib: GiB
+        that the caches of both roles may take together; see `__init__`.
         Raises `LoadError` and its kind.
         """
         if retrieval is not None and not isinstance(retrieval, Retrieval):
@@ -147,6 +169,7 @@ class RapidEngine:
         if drafter is None and (drafter_device is not None or drafter_dtype is not None):
             raise OptionError("drafter_device and drafter_dtype need a drafter; name one, or leave them out")
         # What can be wrong is found before gigabytes are read.
+        cache_bytes(cache_gib)
         device, drafter_device = resolve_device(device), resolve_device(drafter_device or device)
         kind, drafter_kind = resolve_dtype(dtype, device), resolve_dtype(drafter_dtype or dtype, drafter_device)
         check_source(target)
@@ -159,7 +182,7 @@ class RapidEngine:
             loaded_drafter = load_model(
                 drafter, device=drafter_device, dtype=drafter_dtype or dtype, trust_remote_code=trust_remote_code
             )
-        return cls(loaded, loaded_drafter, retrieval=retrieval, encoder_device=device)
+        return cls(loaded, loaded_drafter, retrieval=retrieval, encoder_device=device, cache_gib=cache_gib)
 
     def warm_up(self) -> None:
         """Load now what the first question about a document would load: the encoder and the store."""
@@ -186,13 +209,11 @@ class RapidEngine:
     ) -> PromptPair:
         """The two prompts that `generate` would use, as token ids."""
         request = self._request(prompt, context, sampling, speculation, fit, None)
-        turn = self._turns.join()
-        try:
-            turn.wait(_never)
-            self._check_open()
-            return self._plan(request, request.progress).prompts
-        finally:
-            turn.leave()
+        with self._turn():
+            plan = self._preparer.plan(
+                self._task(request), request.sampling, request.speculation, request.fit, request.progress
+            )
+            return plan.prompts
 
     def generate(
         self,
@@ -208,7 +229,8 @@ class RapidEngine:
 
         context: the document; without one a long last message is split by itself. fit: what to
         do with a document that does not fit the target's window. progress: called with
-        ("index" | "prefill" | "draft prefill", done, total).
+        ("index" | "prefill" | "draft prefill", done, total), perhaps from another thread but by
+        one at a time: passages are retrieved while the target prefills where that pays.
         Raises `RapidError` for input and options that break a rule, before any work.
         """
         return Result.of(
@@ -273,6 +295,27 @@ class RapidEngine:
             if not turn.started:
                 turn.leave()
 
+    def save_document(self, path: str | os.PathLike[str]) -> None:
+        """Keep the document of the last request across restarts: a safetensors file for `load_document`.
+
+        It holds the text, the target's keys and values up to where the question begins, and the
+        vectors of the chunks where the text was searched. It takes about as many bytes as the
+        cache. Raises `EngineStateError` without such a document, and `SavedDocumentError` where
+        the file cannot be written.
+        """
+        with self._turn():
+            self._keeper.save(_read_path(path))
+
+    def load_document(self, path: str | os.PathLike[str]) -> LongContext:
+        """Take over a document that `save_document` kept, and return it for `context=`.
+
+        It need not be read again where the messages before it are those of the saved request,
+        nor embedded again where encoder and chunk size are. The device may be another one.
+        Raises `SavedDocumentError` for a file that is damaged or that another model made.
+        """
+        with self._turn():
+            return self._keeper.load(_read_path(path))
+
     def close(self) -> None:
         """Free models, caches and indexes, after the request that runs.
 
@@ -321,6 +364,17 @@ class RapidEngine:
             messages, document, sampling or Sampling(), speculation or Speculation(), fit, progress or _silent
         )
 
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Hold the engine for a call that yields nothing."""
+        turn = self._turns.join()
+        try:
+            turn.wait(_never)
+            self._check_open()
+            yield
+        finally:
+            turn.leave()
+
     def _check_open(self) -> None:
         if self._closed:
             raise EngineStateError("a closed engine cannot answer; load another one")
@@ -352,23 +406,19 @@ class RapidEngine:
                 raise _ProgressError(error) from error
 
         try:
-            plan = self._plan(request, progress)
-            prompt_ids, drafter_ids = plan.prompts.target_ids, plan.prompts.drafter_ids
+            task = self._task(request)
             gamma = request.speculation.gamma
             reserve = request.sampling.max_new_tokens + (MOST_LOOKED_UP if gamma == "auto" else gamma) + 1
-            prefill_started = time.perf_counter()
-            cached = self._target.prefill(prompt_ids, reserve=reserve, on_chunk=lambda a, b: progress("prefill", a, b))
-            draft_started = time.perf_counter()
-            draft_cached = 0
-            if drafter_ids is not None:
-                draft_cached = self._drafter.prefill(
-                    drafter_ids, reserve=reserve, on_chunk=lambda a, b: progress("draft prefill", a, b)
-                )
+            prepared = self._preparer.prepare(
+                task, request.sampling, request.speculation, request.fit, progress, reserve=reserve
+            )
         except _CancelledError:
             yield Delta("", finish_reason="cancelled", usage=Usage(), stats=Stats())
             return
         except _ProgressError as raised:
             raise raised.error from None
+        plan = prepared.plan
+        self._keeper.note(task, plan.prompts.target_ids)
         decode_started = time.perf_counter()
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63)
         decoder = self._decoder(request, plan, seed, is_cancelled)
@@ -393,13 +443,13 @@ class RapidEngine:
             looked_up=counts.looked_up,
             looked_up_accepted=counts.looked_up_accepted,
             transferred=counts.transferred,
-            drafter_prompt_tokens=len(drafter_ids or ()),
-            drafter_cached_tokens=draft_cached,
+            drafter_prompt_tokens=len(plan.prompts.drafter_ids or ()),
+            drafter_cached_tokens=prepared.draft_cached,
             context_tokens=plan.context_tokens,
             retrieved=plan.retrieved,
             retrieval_s=plan.retrieval_s,
-            prefill_s=draft_started - prefill_started,
-            draft_prefill_s=decode_started - draft_started,
+            prefill_s=prepared.prefill_s,
+            draft_prefill_s=prepared.draft_prefill_s,
             decode_s=now - decode_started,
             draft_s=counts.draft_s,
             verify_s=counts.verify_s,
@@ -408,19 +458,12 @@ class RapidEngine:
             seed=seed,
             notes=tuple(plan.notes),
         )
-        usage = Usage(len(prompt_ids), text.tokens, cached)
+        usage = Usage(len(plan.prompts.target_ids), text.tokens, prepared.cached)
         reason = "stop" if text.stopped else decoder.finish_reason
         yield Delta(rest.text if rest else "", rest.events if rest else (), reason, usage, stats)
 
-    def _plan(self, request: _Request, progress: Progress) -> Plan:
-        return self._planner.plan(
-            split(request.messages, request.context, self._prompter.count_tokens),
-            fit=request.fit,
-            reserve=request.sampling.max_new_tokens,
-            drafts=request.speculation.enabled,
-            drafts_without_context=not self._self_speculating,
-            on_progress=progress,
-        )
+    def _task(self, request: _Request) -> Task:
+        return split(request.messages, request.context, self._prompter.count_tokens)
 
     def _decoder(self, request: _Request, plan: Plan, seed: int, is_cancelled: IsCancelled) -> Decoder:
         prompts, size = plan.prompts, self._target.vocab_size

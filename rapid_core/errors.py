@@ -8,7 +8,8 @@
     ├── DocumentError (OSError)              a file or folder that cannot be read as a document
     ├── LoadError                            a model, tokenizer or encoder that cannot be loaded
     │   ├── UnsupportedModelError            an architecture whose cache cannot be rewound
-    │   └── VocabularyError                  target and drafter do not share a vocabulary
+    │   ├── VocabularyError                  target and drafter do not share a vocabulary
+    │   └── SavedDocumentError               a saved document that cannot be written, read or used
     ├── MissingDependencyError (ImportError) an optional package that is not installed
     ├── RetrievalError                       chunking, embedding or ranking failed
     ├── ModelOutputError (ArithmeticError)   a model returned NaN or infinity
@@ -62,6 +63,10 @@ class UnsupportedModelError(LoadError):
 
 class VocabularyError(LoadError):
     """Target and drafter do not share a vocabulary."""
+
+
+class SavedDocumentError(LoadError):
+    """A saved document that cannot be written or read, or that another model made."""
 
 
 class MissingDependencyError(RapidError, ImportError):

@@ -7,7 +7,6 @@ left to the attention mask, and so any length can be returned to.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -43,10 +42,11 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         self.length = end
         return self.keys[:, :, :end], self.values[:, :, :end]
 
-    def reserve(self, capacity: int) -> None:
-        if capacity <= self.capacity:
-            return
-        capacity = -(-capacity // GRANULE) * GRANULE
+    def reserve(self, tokens: int) -> None:
+        if tokens > self.capacity:
+            self.resize(capacity_for(tokens))
+
+    def resize(self, capacity: int) -> None:
         if self.is_initialized:
             # Both are made before either is taken over: memory may run out in between.
             keys, values = _empty_like(self.keys, capacity), _empty_like(self.values, capacity)
@@ -66,32 +66,62 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class KVCache(Cache):  # type: ignore[misc]
-    """The cache of one role. `length` is the number of tokens whose keys and values it holds."""
+    """Keys and values of one sequence. `length` is the number of tokens whose keys and values it holds."""
 
     def __init__(self) -> None:
         self._capacity = GRANULE
         super().__init__(layer_class_to_replicate=lambda: _Layer(self._capacity))
+
+    @classmethod
+    def with_room(cls, tokens: int) -> KVCache:
+        """An empty cache with room for `tokens`, whose memory is taken by the first forward."""
+        made = cls()
+        made.reserve(tokens)
+        return made
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that it has room for."""
+        return max((layer.capacity for layer in self.layers), default=self._capacity)
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes that one token takes in all layers together; 0 before the first forward."""
+        made = [layer for layer in self.layers if layer.is_initialized]
+        return sum((layer.keys.nbytes + layer.values.nbytes) // layer.capacity for layer in made)
 
     @property
     def length(self) -> int:
         """Tokens held by every layer."""
         return min((layer.length for layer in self.layers if layer.is_initialized), default=0)
 
-    @property
-    def bytes_in_use(self) -> int:
-        """Memory of the keys and values of those tokens."""
-        layers = [layer for layer in self.layers if layer.is_initialized]
-        return sum(
-            part[:, :, : layer.length].numel() * part.element_size()
-            for layer in layers
-            for part in (layer.keys, layer.values)
-        )
-
     def reserve(self, tokens: int) -> None:
         """Make room for `tokens` in all, so that nothing grows while decoding."""
-        self._capacity = max(self._capacity, -(-tokens // GRANULE) * GRANULE)
+        self._capacity = max(self._capacity, capacity_for(tokens))
         for layer in self.layers:
             layer.reserve(self._capacity)
+
+    def resize(self, tokens: int) -> None:
+        """Give memory back, or take some, until there is room for `tokens`; layer by layer."""
+        self._capacity = capacity_for(tokens)
+        for layer in self.layers:
+            if layer.capacity != self._capacity:
+                layer.resize(self._capacity)
+
+    def fork(self, length: int, tokens: int) -> KVCache:
+        """Another cache with room for `tokens`, and a copy of the first `length` tokens of this one."""
+        made = KVCache.with_room(tokens)
+        for layer in self.layers:
+            copy = _Layer(made.capacity)
+            if layer.is_initialized:
+                copy.update(layer.keys[:, :, :length], layer.values[:, :, :length])
+            made.layers.append(copy)
+        return made
+
+    def states(self, length: int) -> dict[int, tuple[Tensor, Tensor]]:
+        """Keys and values of the first `length` tokens by layer, [1, H, length, D], where a layer has its own."""
+        made = {i: layer for i, layer in enumerate(self.layers) if layer.is_initialized}
+        return {i: (layer.keys[:, :, :length], layer.values[:, :, :length]) for i, layer in made.items()}
 
     def rewind(self, length: int) -> None:
         """Go back to the first `length` tokens; O(1), what stood behind them is overwritten later."""
@@ -104,12 +134,9 @@ class KVCache(Cache):  # type: ignore[misc]
         self._capacity = GRANULE
 
 
-def shared_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many ids two sequences have in common from their start."""
-    for position, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return position
-    return min(len(left), len(right))
+def capacity_for(tokens: int) -> int:
+    """The capacity of a cache with room for `tokens`."""
+    return max(-(-tokens // GRANULE), 1) * GRANULE
 
 
 def _empty_like(states: Tensor, capacity: int) -> Tensor:

@@ -11,24 +11,10 @@ from rapid_core.context import Task
 from rapid_core.datatypes import Chunk, PromptPair
 from rapid_core.errors import PromptTooLongError
 from rapid_core.prompts import ChatPrompter
-from rapid_core.retrieval import (
-    DocumentIndex,
-    Encoder,
-    above,
-    budget_tokens,
-    chunk_size,
-    fill,
-    in_document_order,
-    join,
-    load_encoder,
-    split_chunks,
-)
+from rapid_core.retrieval import Encoder, Searcher, above, budget_tokens, fill, in_document_order, join
 
 # A prompt leaves the answer its max_new_tokens, but a window is never reserved for more than this part.
 LARGEST_RESERVE = 4
-
-# Two tokenizers differ on a text by less than this, as a part of the encoder's window.
-ENCODER_MARGIN = 0.25
 
 OnProgress = Callable[[str, int, int], None]
 
@@ -64,28 +50,35 @@ class Planner:
         self._retrieval = retrieval
         self._window = window
         self._drafter_window = drafter_window
-        self._encoder = encoder
-        self._encoder_device = encoder_device
-        self._index: DocumentIndex | None = None
-        self._chunked: tuple[str, list[Chunk]] | None = None
+        self.searcher = Searcher(retrieval, prompter.count_tokens, window, encoder, encoder_device)
 
-    def plan(
+    def plan_target(self, task: Task, *, fit: Fit, reserve: int, on_progress: OnProgress) -> Plan:
+        """Fit the document to the target; the drafter has no prompt yet.
+
+        reserve: tokens that the answer may take. Raises `PromptTooLongError` where the prompt
+        does not fit and `fit` does not say how.
+        """
+        started = time.perf_counter()
+        plan = self._plan_target(task, fit, min(reserve, self._window // LARGEST_RESERVE), on_progress)
+        plan.retrieval_s = time.perf_counter() - started
+        return plan
+
+    def plan_drafter(
         self,
         task: Task,
+        plan: Plan,
         *,
-        fit: Fit,
         reserve: int,
         drafts: bool,
         drafts_without_context: bool,
         on_progress: OnProgress,
-    ) -> Plan:
-        """Fit the document to the target, then choose the drafter's passages.
+    ) -> None:
+        """Choose the drafter's passages, and complete `plan` with its prompt or the reason for none.
 
-        reserve: tokens that the answer may take. drafts: False plans for the target alone.
-        Raises `PromptTooLongError` where a prompt does not fit and `fit` does not say how.
+        drafts: False plans for the target alone. Raises `PromptTooLongError` where the chunks of
+        the caller do not fit.
         """
         started = time.perf_counter()
-        plan = self._plan_target(task, fit, min(reserve, self._window // LARGEST_RESERVE), on_progress)
         if not drafts:
             plan.notes.append("plain decoding: speculation is off")
         elif task.context is None:
@@ -101,18 +94,15 @@ class Planner:
         else:
             # A drafter whose window fills up stops drafting: its answer needs no more room than this.
             self._plan_drafter(task, plan, min(reserve, self._drafter_window // LARGEST_RESERVE), on_progress)
-        plan.retrieval_s = time.perf_counter() - started
-        return plan
+        plan.retrieval_s += time.perf_counter() - started
 
     def warm_up(self) -> None:
         """Load the encoder and the store."""
-        self._searcher()
+        self.searcher.warm_up()
 
     def close(self) -> None:
         """Forget the indexes and the encoder."""
-        if self._index is not None:
-            self._index.close()
-        self._index = self._encoder = self._chunked = None
+        self.searcher.close()
 
     def _plan_target(self, task: Task, fit: Fit, reserve: int, on_progress: OnProgress) -> Plan:
         document = task.context.text if task.context else ""
@@ -219,32 +209,6 @@ class Planner:
     def _rank(self, task: Task, on_progress: OnProgress) -> list[Chunk]:
         """The document's chunks, best first; of the caller's own only their order is known."""
         assert task.context is not None
-        document, given = task.context.text, task.context.chunks
-        if given is not None:
-            return list(given)
-        encoder, index = self._searcher()
-        chunks = self._chunks(document, encoder)
-        return index.rank(document, chunks, encoder, task.query, lambda done, total: on_progress("index", done, total))
-
-    def _searcher(self) -> tuple[Encoder, DocumentIndex]:
-        if self._encoder is None:
-            self._encoder = load_encoder(self._retrieval.encoder, self._encoder_device)
-        if self._index is None:
-            self._index = DocumentIndex()
-        return self._encoder, self._index
-
-    def _chunks(self, document: str, encoder: Encoder) -> list[Chunk]:
-        """The document's chunks; the same for every question, since they are embedded only once."""
-        if self._chunked is not None and self._chunked[0] == document:
-            return self._chunked[1]
-        count = self._prompter.count_tokens
-        size = chunk_size(min(count(document), self._window), self._retrieval)
-        # What the encoder would cut off could never be found: where it reads little more than a
-        # chunk, a chunk is full when either of the two tokenizers says so.
-        if size > ENCODER_MARGIN * encoder.max_tokens:
-            size = min(size, encoder.max_tokens)
-            chunks = split_chunks(document, size, lambda text: max(count(text), encoder.count_tokens(text)))
-        else:
-            chunks = split_chunks(document, size, count)
-        self._chunked = (document, chunks)
-        return chunks
+        if task.context.chunks is not None:
+            return list(task.context.chunks)
+        return self.searcher.rank(task.context.text, task.query, lambda done, total: on_progress("index", done, total))

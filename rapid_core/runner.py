@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from rapid_core.attention import MOST_QUERIES, can_group, grouped
+from rapid_core.cache_store import CacheBudget, CacheStore
 from rapid_core.errors import ModelOutputError, UnsupportedModelError
-from rapid_core.kv_cache import KVCache, shared_prefix
+from rapid_core.kv_cache import KVCache
 
 # Measured on two CPU cores at 6,000 tokens: 256 takes 1.3, 512 1.15, 2,048 1.25 of one whole forward.
 PREFILL_CHUNK = 512
@@ -29,32 +30,54 @@ class ModelRunner:
     Two roles are two runners, also when they share a model: their prompts differ in length.
     The cache holds the keys of the first `length` ids of `sequence`; the rest is `pending`, and
     goes into the next forward. After a full acceptance the drafter has two ids pending, since
-    it never read its own last draft.
+    it never read its own last draft. The caches of earlier sequences stay in `store`; without
+    one only the last sequence has a cache.
     """
 
-    def __init__(self, model: Any, *, role: str, vocab_size: int | None = None) -> None:
+    def __init__(
+        self, model: Any, *, role: str, vocab_size: int | None = None, store: CacheStore | None = None
+    ) -> None:
         self.model = model
         self.role = role
         text_config = model.config.get_text_config(decoder=True)
         self.window = _window(text_config)
         self.vocab_size = vocab_size or int(text_config.vocab_size)
-        self.sequence: list[int] = []
-        self._cache = KVCache()
+        self.store = store or CacheStore(CacheBudget(0), token_bytes=1)
         self._keeps_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._can_group = can_group(text_config)
         self._one_prefill = _rope_types(text_config) & {"dynamic", "longrope"} != set()
         # With longrope all keys change when a text grows over this length.
         self._rope_border = _rope_border(text_config)
-        self._beyond_border = False
         # Whether all logits since the last `confirm` were finite; it stays on the device.
         self._finite: Tensor | None = None
         self._weight_bytes: int = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+
+    @property
+    def sequence(self) -> list[int]:
+        """The prompt and what was committed behind it."""
+        return self.store.current.sequence
+
+    @sequence.setter
+    def sequence(self, ids: list[int]) -> None:
+        self.store.current.sequence = ids
 
     @property
     def device(self) -> torch.device:
         """Where token ids go: the device of the embeddings."""
         device: torch.device = self.model.get_input_embeddings().weight.device
         return device
+
+    @property
+    def _cache(self) -> KVCache:
+        return self.store.current.cache
+
+    @property
+    def _beyond_border(self) -> bool:
+        return self.store.current.beyond_border
+
+    @_beyond_border.setter
+    def _beyond_border(self, beyond: bool) -> None:
+        self.store.current.beyond_border = beyond
 
     @property
     def length(self) -> int:
@@ -64,7 +87,7 @@ class ModelRunner:
     @property
     def step_bytes(self) -> int:
         """What a forward over one token has to read: all weights, and the keys and values in the cache."""
-        return self._weight_bytes + self._cache.bytes_in_use
+        return self._weight_bytes + self.store.bytes_of(self.length)
 
     @property
     def pending(self) -> list[int]:
@@ -86,17 +109,14 @@ class ModelRunner:
     def prefill(self, prompt_ids: Sequence[int], *, reserve: int, on_chunk: OnChunk | None = None) -> int:
         """Read a prompt but for its last id, which the first verification reads with its drafts.
 
-        What the cache holds of an earlier request is reused as far as the ids agree.
+        What a cache holds of an earlier request is reused as far as the ids agree.
         reserve: tokens to come after the prompt. on_chunk: told (tokens done, of all) before
         each chunk and at the end; what it raises stops the prefill and leaves the cache valid.
         Returns how many tokens were reused.
         """
-        reused = min(shared_prefix(self.sequence[: self.length], prompt_ids), len(prompt_ids) - 1)
-        if self._rope_border is not None and self._beyond_border != (len(prompt_ids) - 1 > self._rope_border):
-            reused = 0
-        self._cache.rewind(reused)
-        self.sequence = list(prompt_ids)
-        self._cache.reserve(min(len(prompt_ids) + reserve, self.window))
+        beyond = self._rope_border is not None and len(prompt_ids) - 1 > self._rope_border
+        room = min(len(prompt_ids) + reserve, self.window)
+        reused = self.store.take(prompt_ids, room, beyond_border=beyond)
         total = len(prompt_ids) - 1
         chunk = total if self._one_prefill else PREFILL_CHUNK
         ids = torch.tensor(prompt_ids[:-1], dtype=torch.long, device=self.device)
@@ -150,9 +170,8 @@ class ModelRunner:
         self._cache.rewind(min(self.length, len(self.sequence) - 1))
 
     def clear(self) -> None:
-        """Forget everything and give the memory of the cache back."""
-        self.sequence = []
-        self._cache.clear()
+        """Forget every sequence and give the memory of the caches back."""
+        self.store.clear()
 
     @torch.no_grad()
     def _run(self, ids: Tensor, rows: int) -> Tensor:
@@ -192,11 +211,11 @@ def refuse_recurrent(config: Any, model_class: Any = None) -> None:
     )
 
 
-def check_rewind(model: Any) -> None:
+def check_rewind(model: Any) -> int:
     """Run a few tokens twice, once over rejected drafts, and raise `UnsupportedModelError` if they differ.
 
     Architectures differ in ways that no configuration tells; this asks the model itself, at the
-    cost of three short forwards.
+    cost of three short forwards. Returns the bytes that a token takes in the cache.
     """
     runner = ModelRunner(model, role=str(model.config.model_type))
     ids = torch.arange(1, 9, device=runner.device) % runner.vocab_size
@@ -225,6 +244,7 @@ def check_rewind(model: Any) -> None:
             f"{model.config.model_type!r} gives other logits after rejected drafts than without them: it keeps a "
             "state outside its key-value cache. Use a model whose layers are all attention"
         )
+    return runner._cache.token_bytes
 
 
 def _window(text_config: Any) -> int:

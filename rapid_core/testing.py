@@ -11,6 +11,7 @@ import zlib
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +27,7 @@ from rapid_core.config import Fit, Retrieval, Sampling, Speculation, check_fit
 from rapid_core.context import read_context, read_messages
 from rapid_core.datatypes import Delta, FinishReason, LongContext, Message, Result, Stats, TokenEvent, Usage
 from rapid_core.engine import RapidEngine
-from rapid_core.errors import EngineStateError, OptionError
+from rapid_core.errors import EngineStateError, OptionError, SavedDocumentError
 from rapid_core.loading import LoadedModel
 from rapid_core.retrieval.embedding import Vectors
 
@@ -328,6 +329,19 @@ class ScriptedEngine:
 
     def warm_up(self) -> None:
         """Nothing to load."""
+
+    def save_document(self, path: str | PathLike[str]) -> None:
+        """Write the text of the last request's document to `path`."""
+        document = self.requests[-1][1] if self.requests else None
+        if document is None:
+            raise EngineStateError("save_document saves the document of the last request, and there was none")
+        Path(path).write_bytes(document.text.encode())
+
+    def load_document(self, path: str | PathLike[str]) -> LongContext:
+        """The document that `save_document` wrote."""
+        if not Path(path).is_file():
+            raise SavedDocumentError(f"a saved document must be a file, and {str(path)!r} is none; check the path")
+        return LongContext(Path(path).read_bytes().decode())
 
     def close(self) -> None:
         """Note that it was closed; what is asked from now on is an error."""

@@ -411,7 +411,7 @@ def test_what_the_progress_callback_raises_reaches_the_caller_as_it_is(document)
         raise MineError(stage)
 
     with tiny_engine() as engine:
-        with pytest.raises(MineError, match="index"):
+        with pytest.raises(MineError, match="^(index|prefill)$"):
             engine.generate("Who?", context=document, progress=refuse)
         assert ask(engine, document, max_new_tokens=2)
 
@@ -465,6 +465,7 @@ def test_progress_is_told_for_every_stage(document):
             sampling=Sampling(max_new_tokens=2),
             progress=lambda stage, done, total: told.append((stage, done, total)),
         )
-    assert [stage for stage, done, total in told if done == total] == ["index", "prefill", "draft prefill"]
+    # Retrieval and the target's prefill may run side by side.
+    assert sorted(stage for stage, done, total in told if done == total) == ["draft prefill", "index", "prefill"]
     prefill = [done for stage, done, _ in told if stage == "prefill"]
     assert prefill == sorted(prefill) and prefill[0] == 0 and len(prefill) > 2

@@ -19,6 +19,7 @@ from rapid_core import (
     RapidError,
     Result,
     Sampling,
+    SavedDocumentError,
 )
 from rapid_core.extras import check_installed, require
 from rapid_core.testing import ScriptedEngine, tiny_model
@@ -26,7 +27,8 @@ from rapid_core.testing import ScriptedEngine, tiny_model
 PUBLIC = """
 Chunk Delta DocumentError EngineStateError InputError LoadError LongContext Message MissingDependencyError
 ModelOutputError OptionError PromptPair PromptTooLongError RapidEngine RapidError Result Retrieval RetrievalError
-Sampling Speculation Stats TokenEvent UnknownOptionError UnsupportedModelError Usage VocabularyError
+Sampling SavedDocumentError Speculation Stats TokenEvent UnknownOptionError UnsupportedModelError Usage
+VocabularyError
 """.split()
 
 
@@ -100,6 +102,17 @@ def test_the_scripted_engine_takes_the_real_ones_arguments_and_no_others():
         engine.generate("Who?")
     with pytest.raises(OptionError, match="at least one answer"):
         ScriptedEngine([])
+
+
+def test_the_scripted_engine_keeps_a_document_as_its_text(tmp_path):
+    engine = ScriptedEngine(["one"])
+    with pytest.raises(EngineStateError, match="there was none"):
+        engine.save_document(tmp_path / "kept")
+    engine.generate("Who?", context="A document\r\nof two lines")
+    engine.save_document(tmp_path / "kept")
+    assert ScriptedEngine(["two"]).load_document(tmp_path / "kept").text == "A document\r\nof two lines"
+    with pytest.raises(SavedDocumentError, match="must be a file"):
+        engine.load_document(tmp_path)
 
 
 async def test_a_slow_scripted_engine_keeps_the_event_loop_free():

@@ -189,13 +189,12 @@ def test_an_encoder_that_is_not_there_is_an_error_with_a_remedy(tmp_path):
 
 
 def test_a_chunk_is_never_longer_than_the_encoder_reads():
-    from rapid_core.planning import Planner
     from rapid_core.prompts import ChatPrompter
+    from rapid_core.retrieval import Searcher
 
-    prompter = ChatPrompter(tiny_tokenizer())
-    planner = Planner(prompter, Retrieval(chunk_tokens=200), window=9999, drafter_window=9999)
-    encoder = WordEncoder()
+    prompter, encoder = ChatPrompter(tiny_tokenizer()), WordEncoder()
     encoder.max_tokens = 12
-    chunks = planner._chunks(TEXT * 2, encoder)
+    searcher = Searcher(Retrieval(chunk_tokens=200), prompter.count_tokens, 9999, encoder, "cpu")
+    chunks = searcher.chunks(TEXT * 2, encoder)
     assert all(encoder.count_tokens(chunk.text) <= 12 for chunk in chunks)
     assert all(prompter.count_tokens(chunk.text) <= 200 for chunk in chunks)

@@ -3,11 +3,14 @@
 from rapid_core.retrieval.chunking import split_chunks
 from rapid_core.retrieval.embedding import Encoder, load_encoder
 from rapid_core.retrieval.index import DocumentIndex
+from rapid_core.retrieval.searcher import EmbeddedDocument, Searcher
 from rapid_core.retrieval.select import above, budget_tokens, chunk_size, fill, in_document_order, join
 
 __all__ = [
     "DocumentIndex",
+    "EmbeddedDocument",
     "Encoder",
+    "Searcher",
     "above",
     "budget_tokens",
     "chunk_size",

@@ -13,7 +13,7 @@ import numpy as np
 from rapid_core.datatypes import Chunk
 from rapid_core.errors import RetrievalError
 from rapid_core.extras import require
-from rapid_core.retrieval.embedding import Encoder
+from rapid_core.retrieval.embedding import Encoder, Vectors
 
 # The least recently used document's index goes when there are more.
 MOST_DOCUMENTS = 16
@@ -35,14 +35,22 @@ class DocumentIndex:
         self._made: list[str] = []
 
     def rank(
-        self, document: str, chunks: list[Chunk], encoder: Encoder, query: str, on_batch: Callable[[int, int], None]
+        self,
+        document: str,
+        chunks: list[Chunk],
+        encoder: Encoder,
+        query: str,
+        on_batch: Callable[[int, int], None],
+        *,
+        known: Vectors | None = None,
     ) -> list[Chunk]:
         """All chunks with their cosine similarity to `query`, best first.
 
-        Raises `RetrievalError` with the cause where embedding or the store fails.
+        known: the chunks' vectors [n, D], which then need not be made. Raises `RetrievalError`
+        with the cause where embedding or the store fails.
         """
         try:
-            collection = self._collection(document, chunks, encoder, on_batch)
+            collection = self._collection(document, chunks, encoder, on_batch, known)
             # Chroma's own search walks a graph and misses some: 9 of 80 chunks were seen missing. A
             # document has few enough chunks to compare them all.
             stored = collection.get(include=["embeddings"])
@@ -57,33 +65,56 @@ class DocumentIndex:
         ]
         return sorted(scored, key=lambda chunk: (-chunk.score, chunk.start))
 
+    def vectors(self, document: str, chunks: list[Chunk], encoder_name: str) -> Vectors | None:
+        """The vectors [n, D] of all chunks, in their order; None where they were never stored."""
+        name = self._name(document, chunks, encoder_name)
+        if name not in self._made:
+            return None
+        stored = self._client.get_collection(name, embedding_function=None).get(include=["embeddings"])
+        if len(stored["ids"]) != len(chunks):
+            return None
+        order = np.argsort([int(id_) for id_ in stored["ids"]])
+        return np.asarray(stored["embeddings"], dtype=np.float32)[order]
+
     def close(self) -> None:
         """Delete the collections that were made here."""
         while self._made:
             self._client.delete_collection(self._made.pop())
 
     def _collection(
-        self, document: str, chunks: list[Chunk], encoder: Encoder, on_batch: Callable[[int, int], None]
+        self,
+        document: str,
+        chunks: list[Chunk],
+        encoder: Encoder,
+        on_batch: Callable[[int, int], None],
+        known: Vectors | None,
     ) -> Any:
-        name = f"{_name(document, chunks, encoder)}-{self._mark}"
+        collection = self._open(self._name(document, chunks, encoder.name))
+        if collection.count() != len(chunks):
+            # Every vector is made before one is stored: an interrupted run leaves an empty collection.
+            vectors = known
+            if vectors is None:
+                texts = [chunk.text for chunk in chunks]
+                vectors = encoder.embed_passages(texts, lambda done: on_batch(done, len(chunks)))
+            self._store(collection, vectors)
+        return collection
+
+    def _open(self, name: str) -> Any:
         collection = self._client.get_or_create_collection(
             name, embedding_function=None, configuration={"hnsw": {"space": "cosine"}}
         )
         self._made = [*(made for made in self._made if made != name), name]
         if len(self._made) > MOST_DOCUMENTS:
             self._client.delete_collection(self._made.pop(0))
-        if collection.count() == len(chunks):
-            return collection
-        # Every vector is made before one is stored: an interrupted run leaves an empty collection.
-        vectors = encoder.embed_passages([chunk.text for chunk in chunks], lambda done: on_batch(done, len(chunks)))
-        batch = self._client.get_max_batch_size()
-        for first in range(0, len(chunks), batch):
-            rows = range(first, min(first + batch, len(chunks)))
-            collection.upsert(ids=[str(i) for i in rows], embeddings=vectors[rows.start : rows.stop])
         return collection
 
+    def _store(self, collection: Any, vectors: Vectors) -> None:
+        batch = self._client.get_max_batch_size()
+        for first in range(0, len(vectors), batch):
+            rows = range(first, min(first + batch, len(vectors)))
+            collection.upsert(ids=[str(i) for i in rows], embeddings=vectors[rows.start : rows.stop])
 
-def _name(document: str, chunks: list[Chunk], encoder: Encoder) -> str:
-    borders = ",".join(str(chunk.start) for chunk in chunks)
-    key = "\0".join((encoder.name, borders, document))
-    return "rapid-" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:40]
+    def _name(self, document: str, chunks: list[Chunk], encoder_name: str) -> str:
+        borders = ",".join(str(chunk.start) for chunk in chunks)
+        key = "\0".join((encoder_name, borders, document))
+        return f"rapid-{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}-{self._mark}"

@@ -1,0 +1,183 @@
+"""The caches that one role keeps: several sequences, the least recently used out first.
+
+The roles of an engine share one budget of bytes. A new prompt goes on in the cache that has
+most of its beginning, or starts one of its own with a copy of what they share: a system prompt
+that two documents have in common must not cost the first one its cache.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from rapid_core.kv_cache import KVCache, capacity_for
+
+# Ids are compared in blocks, each of them by one comparison of lists: 3 ms for 128K ids.
+BLOCK = 4096
+
+
+@dataclass(eq=False)
+class Slot:
+    """A sequence of ids and the cache with the keys of its first `cache.length` ones.
+
+    `beyond_border` says that they were made for a text over a longrope model's border.
+    """
+
+    cache: KVCache = field(default_factory=KVCache)
+    sequence: list[int] = field(default_factory=list)
+    beyond_border: bool = False
+    used: int = 0
+
+    def shared(self, ids: Sequence[int], beyond_border: bool) -> int:
+        """How many of `ids`, from their start, the cache holds."""
+        if self.beyond_border != beyond_border:
+            return 0
+        return shared_prefix(self.sequence, ids, self.cache.length)
+
+
+class CacheBudget:
+    """The bytes that all caches of an engine may take together, and their order of use.
+
+    The cache that a role works with is always kept, also over the budget; a budget of 0 keeps
+    only these. Both roles may ask at the same time.
+    """
+
+    def __init__(self, limit_bytes: int = 0) -> None:
+        self.lock = threading.RLock()
+        self._limit = limit_bytes
+        self._stores: list[CacheStore] = []
+        self._clock = itertools.count(1)
+
+    def join(self, store: CacheStore) -> None:
+        """Count the caches of `store` too."""
+        self._stores.append(store)
+
+    def tick(self) -> int:
+        """A number for what is used now, larger than any before."""
+        return next(self._clock)
+
+    def victims(self, store: CacheStore, size: int, keep: Slot | None) -> list[Slot]:
+        """What must go before `store` takes a cache of `size` bytes for the one of `keep`."""
+        held = [(slot, owner) for owner in self._stores for slot in owner.slots if slot is not keep]
+        over = size + sum(owner.bytes_of(slot.cache.capacity) for slot, owner in held) - self._limit
+        chosen = []
+        for slot, owner in sorted(held, key=lambda pair: pair[0].used):
+            if over <= 0:
+                break
+            if owner is store or slot is not owner.current:
+                chosen.append(slot)
+                over -= owner.bytes_of(slot.cache.capacity)
+        return chosen
+
+    def drop(self, slots: Sequence[Slot]) -> None:
+        """Give the memory of `slots` back."""
+        for store in self._stores:
+            store.slots = [slot for slot in store.slots if slot not in slots]
+        for slot in slots:
+            slot.cache.clear()
+
+
+class CacheStore:
+    """One role's caches; `current` is the one that it works with.
+
+    token_bytes: what one token takes in the cache.
+    """
+
+    def __init__(self, budget: CacheBudget, token_bytes: int) -> None:
+        self._budget = budget
+        self._token_bytes = token_bytes
+        self.current = Slot()
+        self.slots: list[Slot] = []
+        budget.join(self)
+
+    def bytes_of(self, tokens: int) -> int:
+        """Bytes of a cache with room for `tokens`."""
+        return tokens * self._token_bytes
+
+    def take(self, ids: Sequence[int], tokens: int, *, beyond_border: bool) -> int:
+        """Make a cache with room for `tokens` current, rewound to what it holds of `ids`.
+
+        It is the one with the longest shared prefix where at least half of it is shared, and
+        else a new one with a copy of that prefix. What must go gives its memory back first.
+        Returns how many ids, all but the last at most, need not be read again.
+        """
+        with self._budget.lock:
+            # What holds nothing, a prefill that was stopped before its first chunk, is of no use.
+            self._budget.drop([slot for slot in self.slots if slot.cache.length == 0])
+            best, shared = self._longest(ids, beyond_border)
+            reused = min(shared, len(ids) - 1)
+            # Little is lost where at least half of it is shared.
+            keep = best if best is not None and 2 * reused >= best.cache.length else None
+            capacity = max(capacity_for(tokens), keep.cache.capacity if keep is not None else 0)
+            victims = self._budget.victims(self, self.bytes_of(capacity), keep)
+            self._budget.drop([slot for slot in victims if slot is not best])
+            if best is None:
+                slot = Slot(KVCache.with_room(tokens))
+            elif keep is not None:
+                slot = keep
+                slot.cache.rewind(reused)
+                slot.cache.reserve(tokens)
+            elif best in victims:
+                # What has to go anyway hands its tensors on.
+                slot = best
+                slot.cache.rewind(reused)
+                slot.cache.resize(tokens)
+            else:
+                slot = Slot(best.cache.fork(reused, tokens), beyond_border=beyond_border)
+            if slot is not best:
+                self.slots.append(slot)
+            slot.sequence = list(ids)
+            self._make_current(slot)
+            return reused
+
+    def find(self, ids: Sequence[int]) -> Slot | None:
+        """The slot that holds all of `ids`, the most recently used one of several."""
+        held = [slot for slot in self.slots if shared_prefix(slot.sequence, ids, slot.cache.length) == len(ids)]
+        return max(held, key=lambda slot: slot.used, default=None)
+
+    def adopt(self, ids: Sequence[int], tokens: int, *, beyond_border: bool, fill: Callable[[KVCache], None]) -> None:
+        """Make a cache with room for `tokens` current, into which `fill` writes the keys of `ids`.
+
+        A cache that holds them already is taken as it is. What must go gives its memory back first.
+        """
+        with self._budget.lock:
+            slot = self.find(ids)
+            if slot is None or slot.beyond_border != beyond_border:
+                size = self.bytes_of(capacity_for(tokens))
+                self._budget.drop(self._budget.victims(self, size, keep=None))
+                slot = Slot(KVCache.with_room(tokens), list(ids), beyond_border)
+                fill(slot.cache)
+                self.slots.append(slot)
+            self._make_current(slot)
+
+    def clear(self) -> None:
+        """Forget all sequences and give the memory back."""
+        with self._budget.lock:
+            self._budget.drop(self.slots)
+            self.current = Slot()
+
+    def _longest(self, ids: Sequence[int], beyond_border: bool) -> tuple[Slot | None, int]:
+        """The slot that holds most of `ids`, the most recently used of equals, and how many."""
+        best, longest = None, 0
+        for slot in sorted(self.slots, key=lambda slot: -slot.used):
+            shared = slot.shared(ids, beyond_border)
+            if shared > longest:
+                best, longest = slot, shared
+        return best, longest
+
+    def _make_current(self, slot: Slot) -> None:
+        slot.used = self._budget.tick()
+        self.current = slot
+
+
+def shared_prefix(left: Sequence[int], right: Sequence[int], most: int) -> int:
+    """How many ids two sequences have in common from their start, `most` at the most."""
+    most = min(len(left), len(right), most)
+    for start in range(0, most, BLOCK):
+        end = min(start + BLOCK, most)
+        ours, theirs = list(left[start:end]), list(right[start:end])
+        if ours != theirs:
+            return start + next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+    return most

@@ -1,0 +1,169 @@
+"""What happens before the first token: both prompts, both prefills, side by side where that pays."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+
+from rapid_core.config import Fit, Sampling, Speculation
+from rapid_core.context import Task
+from rapid_core.planning import OnProgress, Plan, Planner
+from rapid_core.runner import ModelRunner
+
+
+class _StoppedError(BaseException):
+    """Ends the work of one thread since the other one failed; never leaves this module."""
+
+
+class _Together:
+    """Two threads that report progress one at a time, and that end together."""
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+
+    def progress(self, stage: str, done: int, total: int) -> None:
+        """Report for either thread; raises where the other one has failed."""
+        with self._lock:
+            if self._stopped.is_set():
+                raise _StoppedError
+            self._on_progress(stage, done, total)
+
+    def stop(self) -> None:
+        """Let the other thread end with its next report."""
+        self._stopped.set()
+
+
+@dataclass(slots=True)
+class Prepared:
+    """Two prefilled roles. Seconds are what each prefill took by itself; counts are of reused tokens."""
+
+    plan: Plan
+    cached: int = 0
+    draft_cached: int = 0
+    prefill_s: float = 0.0
+    draft_prefill_s: float = 0.0
+
+
+class Preparer:
+    """Plans requests and prefills both roles, one request at a time.
+
+    The target prefills while passages are retrieved, and while the drafter prefills where it is
+    another model: a model that attends in two threads would have its attention switched under it.
+    """
+
+    def __init__(self, planner: Planner, target: ModelRunner, drafter: ModelRunner, *, encoder_device: str) -> None:
+        self._planner = planner
+        self._target = target
+        self._drafter = drafter
+        self._encoder_device = torch.device(encoder_device)
+        self._two_models = target.model is not drafter.model
+
+    def plan(self, task: Task, sampling: Sampling, speculation: Speculation, fit: Fit, on_progress: OnProgress) -> Plan:
+        """Both prompts, one after the other."""
+        plan = self._plan_target(task, sampling, fit, on_progress)
+        self._plan_drafter(task, plan, sampling, speculation, on_progress)
+        return plan
+
+    def prepare(
+        self,
+        task: Task,
+        sampling: Sampling,
+        speculation: Speculation,
+        fit: Fit,
+        on_progress: OnProgress,
+        *,
+        reserve: int,
+    ) -> Prepared:
+        """Plan a request and prefill both roles.
+
+        reserve: tokens to come after either prompt. on_progress may be called from another
+        thread, never from two at once. What it raises, or either side, ends both within a chunk
+        and is raised once; both runners stay valid.
+        """
+        prepared = Prepared(self._plan_target(task, sampling, fit, on_progress))
+        beside = speculation.enabled and pays_side_by_side(
+            self._target.device, self._drafter.device, self._encoder_device
+        )
+        if not beside:
+            self._plan_drafter(task, prepared.plan, sampling, speculation, on_progress)
+            self._prefill_target(prepared, reserve, on_progress)
+            self._prefill_drafter(prepared, reserve, on_progress)
+            return prepared
+        both = _Together(on_progress)
+
+        def read() -> None:
+            try:
+                self._prefill_target(prepared, reserve, both.progress)
+            except BaseException:
+                both.stop()
+                raise
+
+        # Leaving the block waits for the thread, whatever happened.
+        with ThreadPoolExecutor(1, thread_name_prefix="rapid-prefill") as pool:
+            reading = pool.submit(read)
+            try:
+                self._plan_drafter(task, prepared.plan, sampling, speculation, both.progress)
+                if self._two_models:
+                    self._prefill_drafter(prepared, reserve, both.progress)
+                reading.result()
+            except _StoppedError:
+                reading.result()
+            except BaseException:
+                both.stop()
+                raise
+        if not self._two_models:
+            self._prefill_drafter(prepared, reserve, on_progress)
+        return prepared
+
+    def _plan_target(self, task: Task, sampling: Sampling, fit: Fit, on_progress: OnProgress) -> Plan:
+        return self._planner.plan_target(task, fit=fit, reserve=sampling.max_new_tokens, on_progress=on_progress)
+
+    def _plan_drafter(
+        self, task: Task, plan: Plan, sampling: Sampling, speculation: Speculation, on_progress: OnProgress
+    ) -> None:
+        self._planner.plan_drafter(
+            task,
+            plan,
+            reserve=sampling.max_new_tokens,
+            drafts=speculation.enabled,
+            drafts_without_context=self._two_models,
+            on_progress=on_progress,
+        )
+
+    def _prefill_target(self, prepared: Prepared, reserve: int, on_progress: OnProgress) -> None:
+        started = time.perf_counter()
+        prepared.cached = self._target.prefill(
+            prepared.plan.prompts.target_ids, reserve=reserve, on_chunk=lambda a, b: on_progress("prefill", a, b)
+        )
+        prepared.prefill_s = time.perf_counter() - started
+
+    def _prefill_drafter(self, prepared: Prepared, reserve: int, on_progress: OnProgress) -> None:
+        drafter_ids = prepared.plan.prompts.drafter_ids
+        if drafter_ids is None:
+            return
+        started = time.perf_counter()
+        prepared.draft_cached = self._drafter.prefill(
+            drafter_ids, reserve=reserve, on_chunk=lambda a, b: on_progress("draft prefill", a, b)
+        )
+        prepared.draft_prefill_s = time.perf_counter() - started
+
+
+def pays_side_by_side(target: torch.device, drafter: torch.device, encoder: torch.device) -> bool:
+    """Whether the target leaves anything free for the others: another device, or cores of the CPU."""
+    if {drafter, encoder} != {target}:
+        return True
+    return target.type == "cpu" and _usable_cores() > torch.get_num_threads()
+
+
+def _usable_cores() -> int:
+    # Not every system tells which cores this process may use.
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
