@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from rapid_core.background import iterate_in_thread
 from rapid_core.config import Fit, Retrieval, Sampling, Speculation, check_fit
@@ -114,6 +114,8 @@ class RapidEngine:
         )
         self._turns = Turns()
         self._closed = False
+        # Where verdicts are simulated (`rapid bench`), another kind of decoder is made.
+        self._new_decoder: Callable[..., Decoder] = Decoder
 
     @classmethod
     def load(
@@ -127,7 +129,7 @@ class RapidEngine:
         drafter_dtype: str | None = None,
         retrieval: Retrieval | None = None,
         trust_remote_code: bool = False,
-    ) -> RapidEngine:
+    ) -> Self:
         """Load models by hub name, folder, `.gguf` file or "demo".
 
         A drafter that is None, or the same as the target, shares its weights. drafter_device
@@ -289,7 +291,7 @@ class RapidEngine:
         finally:
             turn.leave()
 
-    def __enter__(self) -> RapidEngine:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -419,7 +421,7 @@ class RapidEngine:
             # Drafts must not be drawn with the numbers that decide about them: another seed.
             sampler = Sampler(request.sampling, size, prompt_ids, self._drafter.device, seed ^ 0x5DEECE66D)
             drafter = RagDrafter(self._drafter, sampler, request.speculation, self.target.eos_ids)
-        return Decoder(
+        return self._new_decoder(
             self._target,
             drafter,
             Sampler(request.sampling, size, prompt_ids, self._target.device, seed),
