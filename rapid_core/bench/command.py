@@ -91,7 +91,8 @@ def bench(
         out = Console(highlight=False, width=PIPE_WIDTH)
     with err.status("loading models") as status, load(options) as engine:
         measured = Bench(options, engine, read)
-        measured.measure(status.update)
+        # A log gets a line for each step, a terminal one line that changes.
+        measured.measure(status.update if err.is_terminal else err.print)
     report = Report(measured)
     report.print(out)
     if json_file is not None:

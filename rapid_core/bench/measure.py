@@ -9,15 +9,15 @@ import torch
 from rapid_core.bench.baselines import Baselines
 from rapid_core.bench.engine import MeasuredEngine
 from rapid_core.bench.machine import bandwidth, device_name, peak_memory
-from rapid_core.bench.options import METHODS, RAPID_METHODS, TRANSFORMERS_METHODS, BenchOptions
+from rapid_core.bench.options import LEAST_NEW_TOKENS, METHODS, RAPID_METHODS, TRANSFORMERS_METHODS, BenchOptions
 from rapid_core.bench.prompts import SECOND_QUESTION, Question, cut, questions
 from rapid_core.bench.random_weights import random_model
 from rapid_core.bench.records import FirstToken, LengthFigures, Memory, Run
 from rapid_core.bench.sizes import cache_bytes, read_bytes, weight_bytes
-from rapid_core.config import Retrieval
+from rapid_core.config import Retrieval, Speculation
 from rapid_core.datatypes import Chunk, LongContext, Result
 from rapid_core.documents import Document
-from rapid_core.errors import InputError
+from rapid_core.errors import InputError, PromptTooLongError
 from rapid_core.retrieval import budget_tokens
 
 # Tokens of one forward by which the cost of a longer one is judged.
@@ -102,20 +102,22 @@ class Bench:
 
     def _prompts(self, context: LongContext) -> dict[Question, tuple[int, ...]]:
         """The questions about a document, each with its prompt for the target."""
-        plain = self.options.speculation("plain")
         asked = questions(context.text, self.options.kinds, self.options.prompts)
-        prompts = {
-            question: self._engine.prompts(question.text, context=context, speculation=plain).target_ids
-            for question in asked
-        }
-        longest = max(map(len, prompts.values()))
-        needed = longest + self.options.max_new_tokens + max(FORWARDS)
+        return {question: self._prompt(question, context) for question in asked}
+
+    def _prompt(self, question: Question, context: LongContext) -> tuple[int, ...]:
+        try:
+            ids = self._engine.prompts(question.text, context=context, speculation=Speculation.off()).target_ids
+            tokens = len(ids)
+        except PromptTooLongError as error:
+            tokens = error.prompt_tokens
+        needed = tokens + self.options.max_new_tokens + max(FORWARDS)
         if needed > self._engine.window:
             raise InputError(
                 f"a prompt and its answer must fit the target's window of {self._engine.window:,} tokens, and they "
                 f"take {needed:,}; name shorter lengths (CLI: --lengths) or fewer max_new_tokens"
             )
-        return prompts
+        return ids
 
     def _measure_length(
         self, length: int, context: LongContext, prompts: dict[Question, tuple[int, ...]], on_step: OnStep
@@ -179,22 +181,21 @@ class Bench:
     def _measure_cold(self, figures: LengthFigures, first: Question, context: LongContext) -> None:
         """Our first token with nothing cached, and that of another question about the same document."""
         speculation = self.options.speculation((self._rapid or self._ours)[0])
-        limit = self.options.max_new_tokens
         with peak_memory(*self._engine.devices) as peak:
-            _, result = self._engine.answer(first.text, context, speculation, limit)
+            _, result = self._engine.answer(first.text, context, speculation, LEAST_NEW_TOKENS)
         figures.cold = _first_token(result)
         tokens = result.usage.total_tokens * self.cache_bytes
         if result.stats.drafter_prompt_tokens:
             drafter_tokens = result.stats.drafter_prompt_tokens + result.usage.completion_tokens
             tokens += drafter_tokens * self._drafter_cache_bytes
         figures.memory = Memory(self._weights, tokens, peak.bytes - tokens)
-        _, result = self._engine.answer(SECOND_QUESTION, context, speculation, limit)
+        _, result = self._engine.answer(SECOND_QUESTION, context, speculation, LEAST_NEW_TOKENS)
         figures.warm = _first_token(result)
 
     def _measure_cold_generate(self, figures: LengthFigures, ids: tuple[int, ...]) -> None:
         with peak_memory(self.device) as peak:
             prefill_s = self._baselines.read(ids)
-            answer = self._baselines.answer("generate", ids, self.options.max_new_tokens)
+            answer = self._baselines.answer("generate", ids, LEAST_NEW_TOKENS)
         figures.cold_generate = FirstToken(prefill_s + answer.first_token_s, prefill_s=prefill_s)
         caches = (len(ids) + len(answer.ids)) * self.cache_bytes
         figures.memory_generate = Memory(weight_bytes(self._engine.target.model), caches, peak.bytes - caches)

@@ -67,6 +67,9 @@ class Report:
                         "tokens_per_s": _rounded(found.tokens_per_s),
                         "over_generate": _rounded(found.over.get("generate")),
                         "over_plain": _rounded(found.over.get("plain")),
+                        "worst_prompt_over_plain": round(worst, 3)
+                        if (worst := found.worst_prompt.get("plain")) is not None
+                        else None,
                     }
                     for method, found in self.methods(length).items()
                 }
@@ -116,10 +119,11 @@ class Report:
         }
 
     def print(self, console: Console) -> None:
-        """Three tables a length: speed, drafts, and what is measured once."""
+        """Four tables a length: speed, speed by kind of prompt, drafts, and what is measured once."""
         console.print(Text(self.title(), style="bold"), soft_wrap=True)
         for length, figures in self.lengths.items():
             console.print(self._speed_table(length))
+            console.print(self._kind_table(length))
             console.print(self._draft_table(length))
             console.print(_figure_table(figures, self._limit, self.options))
         for name, reason in self.options.left_out.items():
@@ -146,27 +150,36 @@ class Report:
             )
         return table
 
-    def _draft_table(self, length: int) -> Table:
+    def _kind_table(self, length: int) -> Table:
         kinds = self.kinds(length)
-        table = _table("", *kinds, "accepted", "a round", "transfer", "differ")
+        table = _table("tokens/s, ÷ generate()", *kinds)
         for name, found in self.methods(length).items():
-            speeds = [methods[name].tokens_per_s if name in methods else None for methods in kinds.values()]
+            own = [methods.get(name) for methods in kinds.values()]
+            table.add_row(self._label(name, found), *("" if each is None else _speed(each) for each in own))
+        return table
+
+    def _draft_table(self, length: int) -> Table:
+        table = _table("drafts", "accepted", "a round", "transfer", "tokens that differ")
+        for name, found in self.methods(length).items():
             table.add_row(
                 self._label(name, found),
-                *("" if speed is None else f"{speed.median:.1f}" for speed in speeds),
                 _percent(found.acceptance),
                 f"{found.tokens_per_round:.2f}",
                 _percent(found.transferred) if name == "transfer" else "",
-                f"{found.differing}/{found.compared}" if found.compared else "",
+                "" if self._simulated(found) or not found.compared else f"{found.differing} of {found.compared}",
             )
         if self.options.simulated:
-            table.caption = f"* acceptance is simulated at {self.options.simulated_acceptance:g}, not measured"
+            rate = self.options.simulated_acceptance
+            table.caption = f"* simulated: a draft stands with probability {rate:g} if those before it do"
             table.caption_justify = "left"
         return table
 
     def _label(self, method: str, found: MethodFigures) -> str:
-        """A star marks what hangs on a simulated acceptance."""
-        return label(method, self.options) + ("*" if self.options.simulated and found.acceptance is not None else "")
+        return label(method, self.options) + ("*" if self._simulated(found) else "")
+
+    def _simulated(self, found: MethodFigures) -> bool:
+        """Whether figures hang on drafts whose acceptance was drawn at random."""
+        return self.options.simulated and found.acceptance is not None
 
 
 def label(method: str, options: BenchOptions) -> str:
@@ -210,11 +223,18 @@ def _memory(memory: Memory) -> str:
 
 
 def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
-    table.add_column("", no_wrap=True)
+    table = Table(box=None, pad_edge=False)
+    table.add_column(title, no_wrap=True)
     for heading in headings:
         table.add_column(heading, justify="right")
     return table
+
+
+def _speed(found: MethodFigures) -> str:
+    if found.tokens_per_s is None:
+        return ""
+    over = found.over.get("generate")
+    return f"{found.tokens_per_s.median:.1f}" + (f", {over.median:.2f}" if over else "")
 
 
 def _percent(share: float | None) -> str:
