@@ -82,7 +82,8 @@ def bench(
     read = read_document(document)
 
     from rapid_core.bench.measure import Bench, load
-    from rapid_core.bench.report import PIPE_WIDTH, Report
+    from rapid_core.bench.report import Report
+    from rapid_core.bench.tables import PIPE_WIDTH, print_tables
     from rapid_core.loading import hide_progress_bars
 
     hide_progress_bars()
@@ -94,7 +95,7 @@ def bench(
         # A log gets a line for each step, a terminal one line that changes.
         measured.measure(status.update if err.is_terminal else err.print)
     report = Report(measured)
-    report.print(out)
+    print_tables(report, out)
     if json_file is not None:
         found = json.dumps(report.as_object(), ensure_ascii=False, allow_nan=False, indent=1)
         json_file.write_text(found + "\n", encoding="utf-8")

@@ -10,7 +10,7 @@ from rapid_core.bench.baselines import Baselines
 from rapid_core.bench.engine import MeasuredEngine
 from rapid_core.bench.machine import bandwidth, device_name, peak_memory
 from rapid_core.bench.options import LEAST_NEW_TOKENS, METHODS, RAPID_METHODS, TRANSFORMERS_METHODS, BenchOptions
-from rapid_core.bench.prompts import SECOND_QUESTION, Question, cut, questions
+from rapid_core.bench.prompts import Question, cut, questions
 from rapid_core.bench.random_weights import random_model
 from rapid_core.bench.records import FirstToken, LengthFigures, Memory, Run
 from rapid_core.bench.sizes import cache_bytes, read_bytes, weight_bytes
@@ -127,7 +127,9 @@ class Bench:
         self._baselines.clear()
         if self._ours:
             on_step(f"{length:,} tokens: the first token, ours")
-            self._measure_cold(figures, first, context)
+            # Another passage than any of the measured questions is about.
+            second = questions(context.text, ("explaining",), self.options.prompts + 1)[-1]
+            self._measure_cold(figures, first, second, context)
             figures.forward_s = self._engine.forward_seconds(FORWARDS)
         if "generate" in self.options.measured:
             on_step(f"{length:,} tokens: the first token, transformers")
@@ -178,7 +180,7 @@ class Bench:
             )
         )
 
-    def _measure_cold(self, figures: LengthFigures, first: Question, context: LongContext) -> None:
+    def _measure_cold(self, figures: LengthFigures, first: Question, second: Question, context: LongContext) -> None:
         """Our first token with nothing cached, and that of another question about the same document."""
         speculation = self.options.speculation((self._rapid or self._ours)[0])
         with peak_memory(*self._engine.devices) as peak:
@@ -189,7 +191,7 @@ class Bench:
             drafter_tokens = result.stats.drafter_prompt_tokens + result.usage.completion_tokens
             tokens += drafter_tokens * self._drafter_cache_bytes
         figures.memory = Memory(self._weights, tokens, peak.bytes - tokens)
-        _, result = self._engine.answer(SECOND_QUESTION, context, speculation, LEAST_NEW_TOKENS)
+        _, result = self._engine.answer(second.text, context, speculation, LEAST_NEW_TOKENS)
         figures.warm = _first_token(result)
 
     def _measure_cold_generate(self, figures: LengthFigures, ids: tuple[int, ...]) -> None:

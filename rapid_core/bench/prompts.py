@@ -14,8 +14,6 @@ WORDING = {
     "explaining": 'What does the passage that begins with "{words}" say? Explain it in your own words.',
     "free": 'Write a short story about somebody who finds a page that says: "{words}"',
 }
-# A question asked beside the measured ones, for the first token of a second question.
-SECOND_QUESTION = "What is this text about?"
 QUOTED_WORDS = 12
 LEAST_WORDS = 24
 

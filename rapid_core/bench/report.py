@@ -1,4 +1,4 @@
-"""What was measured, as one JSON object and as tables."""
+"""What was measured, by length and method, and as one JSON object."""
 
 from __future__ import annotations
 
@@ -10,26 +10,21 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from rapid_core.bench.measure import Bench
-from rapid_core.bench.options import METHODS, BenchOptions
-from rapid_core.bench.records import FirstToken, LengthFigures, Memory, Run
+from rapid_core.bench.options import METHODS, RAPID_METHODS, BenchOptions
+from rapid_core.bench.records import LengthFigures, Run
 from rapid_core.bench.summary import Limit, MethodFigures, Spread, by_kind, summarise
-
-# A file or a pipe has no width of its own; a row must not be cut there.
-PIPE_WIDTH = 110
 
 
 class Report:
-    """The figures of a benchmark, by length and method."""
+    """The figures of a benchmark. complete: whether all of it was measured."""
 
     def __init__(self, bench: Bench) -> None:
         self.options = bench.options
+        self.complete = bench.complete
+        self.limit = Limit(bench.read_bytes, bench.cache_bytes, bench.bandwidth)
         self._bench = bench
-        self._limit = Limit(bench.read_bytes, bench.cache_bytes, bench.bandwidth)
 
     @property
     def lengths(self) -> dict[int, LengthFigures]:
@@ -49,27 +44,26 @@ class Report:
         """What was measured where, and that acceptance is simulated where it is."""
         target = self.options.random_weights or self.options.target
         simulated = self.options.simulated_acceptance
-        label = f", ACCEPTANCE SIMULATED at {simulated:g}" if simulated is not None else ""
-        return f"{target}, {self._bench.dtype}, {self._bench.device} ({self._bench.device_name}){label}"
+        mark = f", ACCEPTANCE SIMULATED at {simulated:g}" if simulated is not None else ""
+        return f"{target}, {self._bench.dtype}, {self._bench.device} ({self._bench.device_name}){mark}"
 
     def summary(self) -> dict[str, Any]:
         """The medians, small enough for one line."""
         return {
             "rapid_bench": version("rapid-integrations"),
             "target": self.options.random_weights or self.options.target,
+            "drafter": self.options.drafter,
             "device": self._bench.device_name,
             "dtype": self._bench.dtype,
             "simulated_acceptance": self.options.simulated_acceptance,
-            "complete": self._bench.complete,
+            "complete": self.complete,
             "lengths": {
                 str(length): {
                     method: {
                         "tokens_per_s": _rounded(found.tokens_per_s),
                         "over_generate": _rounded(found.over.get("generate")),
                         "over_plain": _rounded(found.over.get("plain")),
-                        "worst_prompt_over_plain": round(worst, 3)
-                        if (worst := found.worst_prompt.get("plain")) is not None
-                        else None,
+                        "worst_prompt_over_plain": _rounded(found.worst_prompt.get("plain")),
                     }
                     for method, found in self.methods(length).items()
                 }
@@ -101,7 +95,7 @@ class Report:
             },
             "options": asdict(self.options),
             "simulated_acceptance": self.options.simulated_acceptance,
-            "complete": bench.complete,
+            "complete": self.complete,
             "lengths": [
                 {
                     "length": length,
@@ -118,68 +112,18 @@ class Report:
             "summary": self.summary(),
         }
 
-    def print(self, console: Console) -> None:
-        """Four tables a length: speed, speed by kind of prompt, drafts, and what is measured once."""
-        console.print(Text(self.title(), style="bold"), soft_wrap=True)
-        for length, figures in self.lengths.items():
-            console.print(self._speed_table(length))
-            console.print(self._kind_table(length))
-            console.print(self._draft_table(length))
-            console.print(_figure_table(figures, self._limit, self.options))
-        for name, reason in self.options.left_out.items():
-            console.print(Text(f"left out: {METHODS[name]}: {reason}", style="yellow"), soft_wrap=True)
-        for note in dict.fromkeys(note for run in self._bench.runs for note in run.answer.notes):
-            if not note.startswith("plain decoding: speculation is off"):
-                console.print(Text(f"note: {note}", style="yellow"), soft_wrap=True)
-        if not self._bench.complete:
-            console.print(Text("stopped early: this is what was measured until then", style="yellow"), soft_wrap=True)
-
-    def _methods(self, runs: list[Run]) -> dict[str, MethodFigures]:
-        found = {name: summarise(runs, name, self._limit) for name in self.options.measured}
-        return {name: figures for name, figures in found.items() if figures is not None}
-
-    def _speed_table(self, length: int) -> Table:
-        table = _table(f"{length:,} tokens", "tokens/s", "÷ generate()", "÷ plain", "of limit")
-        for name, found in self.methods(length).items():
-            table.add_row(
-                self._label(name, found),
-                _range(found.tokens_per_s, 1),
-                _range(found.over.get("generate"), 2),
-                _range(found.over.get("plain"), 2),
-                _percent(found.of_limit),
-            )
-        return table
-
-    def _kind_table(self, length: int) -> Table:
-        kinds = self.kinds(length)
-        table = _table("tokens/s, ÷ generate()", *kinds)
-        for name, found in self.methods(length).items():
-            own = [methods.get(name) for methods in kinds.values()]
-            table.add_row(self._label(name, found), *("" if each is None else _speed(each) for each in own))
-        return table
-
-    def _draft_table(self, length: int) -> Table:
-        table = _table("drafts", "accepted", "a round", "transfer", "tokens that differ")
-        for name, found in self.methods(length).items():
-            table.add_row(
-                self._label(name, found),
-                _percent(found.acceptance),
-                f"{found.tokens_per_round:.2f}",
-                _percent(found.transferred) if name == "transfer" else "",
-                "" if self._simulated(found) or not found.compared else f"{found.differing} of {found.compared}",
-            )
-        if self.options.simulated:
-            rate = self.options.simulated_acceptance
-            table.caption = f"* simulated: a draft stands with probability {rate:g} if those before it do"
-            table.caption_justify = "left"
-        return table
-
-    def _label(self, method: str, found: MethodFigures) -> str:
-        return label(method, self.options) + ("*" if self._simulated(found) else "")
-
-    def _simulated(self, found: MethodFigures) -> bool:
+    def simulated(self, found: MethodFigures) -> bool:
         """Whether figures hang on drafts whose acceptance was drawn at random."""
         return self.options.simulated and found.acceptance is not None
+
+    def notes(self) -> list[str]:
+        """What the engine decided by itself in answers with speculation, each once."""
+        own = [run for run in self._bench.runs if run.method in RAPID_METHODS]
+        return list(dict.fromkeys(note for run in own for note in run.answer.notes))
+
+    def _methods(self, runs: list[Run]) -> dict[str, MethodFigures]:
+        found = {name: summarise(runs, name, self.limit) for name in self.options.measured}
+        return {name: figures for name, figures in found.items() if figures is not None}
 
 
 def label(method: str, options: BenchOptions) -> str:
@@ -187,63 +131,6 @@ def label(method: str, options: BenchOptions) -> str:
     return f"RAPID, eta = {options.eta:g}" if method == "transfer" else METHODS[method]
 
 
-def _figure_table(figures: LengthFigures, limit: Limit, options: BenchOptions) -> Table:
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="dim")
-    table.add_column()
-    if figures.cold is not None and figures.warm is not None:
-        table.add_row("first token, ours", f"cold {_first(figures.cold)}")
-        part = figures.warm.seconds / figures.cold.seconds
-        table.add_row("", f"second question {_first(figures.warm)}; {part:.1%} of the first one's")
-    if figures.cold_generate is not None:
-        table.add_row("first token, generate()", f"{figures.cold_generate.seconds:.2f} s")
-    for name, memory in (("ours", figures.memory), ("generate()", figures.memory_generate)):
-        if memory is not None:
-            table.add_row(f"peak memory, {name}", _memory(memory))
-    if figures.forward_s:
-        few, more = min(figures.forward_s), max(figures.forward_s)
-        times = f"{1e3 * figures.forward_s[few]:.1f} ms for {few}, {1e3 * figures.forward_s[more]:.1f} ms for {more}"
-        ratio = figures.forward_s[more] / figures.forward_s[few]
-        least = 1e3 / limit.tokens_per_s(figures.prompt_tokens)
-        table.add_row("one target forward", f"{times} tokens, ratio {ratio:.2f}; bandwidth limit {least:.1f} ms")
-    for name, share in figures.other_share.items():
-        table.add_row("outside the models", f"{share:.1%} of decoding, {label(name, options)}")
-    return table
-
-
-def _first(first: FirstToken) -> str:
-    parts = {"retrieval": first.retrieval_s, "prefill": first.prefill_s, "the drafter's": first.draft_prefill_s}
-    told = ", ".join(f"{name} {seconds:.2f}" for name, seconds in parts.items() if seconds is not None)
-    return f"{first.seconds:.2f} s: {told}"
-
-
-def _memory(memory: Memory) -> str:
-    weights, caches, beyond = (f"{part / 2**20:,.0f}" for part in (memory.weights, memory.caches, memory.beyond))
-    return f"{weights} MiB of weights, {caches} of caches, {beyond} beyond"
-
-
-def _table(title: str, *headings: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column(title, no_wrap=True)
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    return table
-
-
-def _speed(found: MethodFigures) -> str:
-    if found.tokens_per_s is None:
-        return ""
-    over = found.over.get("generate")
-    return f"{found.tokens_per_s.median:.1f}" + (f", {over.median:.2f}" if over else "")
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{share:.0%}"
-
-
-def _range(found: Spread | None, digits: int) -> str:
-    return "" if found is None else f"{found.median:.{digits}f} ({found.min:.{digits}f} to {found.max:.{digits}f})"
-
-
-def _rounded(found: Spread | None) -> float | None:
-    return None if found is None else round(found.median, 3)
+def _rounded(found: Spread | float | None) -> float | None:
+    middle = found.median if isinstance(found, Spread) else found
+    return None if middle is None else round(middle, 3)
