@@ -1,4 +1,4 @@
-"""The command `rapid`: ask, chat, models."""
+"""The command `rapid`: ask, chat, bench, models."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from rapid_core.bench.command import bench
+from rapid_core.command_options import (
+    DeviceOption,
+    DrafterDeviceOption,
+    DrafterOption,
+    DtypeOption,
+    EncoderOption,
+    TargetOption,
+)
 from rapid_core.config import Fit, Retrieval, Sampling, Speculation
 from rapid_core.context import read_messages
 from rapid_core.datatypes import Delta, LongContext, Message, Result
@@ -31,6 +40,7 @@ INSTRUCTION = "Question: {question}\nAnswer:"
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 models_app = typer.Typer(no_args_is_help=True)
+app.command()(bench)
 app.add_typer(models_app, name="models", help="The models that need no hub: list them, fetch them.")
 
 
@@ -49,14 +59,6 @@ Doc = Annotated[
         help=f"Text, Markdown or PDF file, folder of source files, '-' for standard input, or '{PYTHON_REFERENCE}'.",
     ),
 ]
-TargetOption = Annotated[str, typer.Option(help="Model that reads everything: hub name, folder, .gguf file or 'demo'.")]
-DrafterOption = Annotated[str | None, typer.Option(help="Model that drafts; the target itself unless given.")]
-EncoderOption = Annotated[str | None, typer.Option(help="Encoder for retrieval: hub name, folder or 'demo'.")]
-DeviceOption = Annotated[str, typer.Option(help="Where the target runs: 'auto', 'cpu', 'cuda:0', …")]
-DrafterDeviceOption = Annotated[
-    str | None, typer.Option(help="Where the drafter runs; the target's device unless given.")
-]
-DtypeOption = Annotated[str, typer.Option(help="'auto', 'float32', 'bfloat16' or 'float16'.")]
 GammaOption = Annotated[
     str, typer.Option(help="Draft tokens a round; 'auto' chooses each round who drafts and how many.")
 ]

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Seque
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rapid_core.background import iterate_in_thread
 from rapid_core.cache_store import CacheBudget, CacheStore
@@ -138,6 +138,8 @@ class RapidEngine:
         self._keeper = DocumentKeeper(self._target, self._prompter, self._planner.searcher, target.name)
         self._turns = Turns()
         self._closed = False
+        # Where verdicts are simulated (`rapid bench`), another kind of decoder is made.
+        self._new_decoder: Callable[..., Decoder] = Decoder
 
     @classmethod
     def load(
@@ -152,7 +154,7 @@ class RapidEngine:
         retrieval: Retrieval | None = None,
         trust_remote_code: bool = False,
         cache_gib: float = 4.0,
-    ) -> RapidEngine:
+    ) -> Self:
         """Load models by hub name, folder, `.gguf` file or "demo".
 
         A drafter that is None, or the same as the target, shares its weights. drafter_device
@@ -336,7 +338,7 @@ class RapidEngine:
         finally:
             turn.leave()
 
-    def __enter__(self) -> RapidEngine:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -475,7 +477,7 @@ class RapidEngine:
             drafter = RagDrafter(
                 self._drafter, sampler, request.speculation, self.target.eos_ids, index=index, pacer=pacer
             )
-        return Decoder(
+        return self._new_decoder(
             self._target,
             drafter,
             Sampler(request.sampling, size, prompts.target_ids, self._target.device, seed),

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from rapid_core.background import iterate_in_thread
+from rapid_core.byte_tokenizer import tiny_tokenizer as tiny_tokenizer  # noqa: PLC0414 - a public double too
 from rapid_core.config import Fit, Retrieval, Sampling, Speculation, check_fit
 from rapid_core.context import read_context, read_messages
 from rapid_core.datatypes import Delta, FinishReason, LongContext, Message, Result, Stats, TokenEvent, Usage
@@ -30,12 +30,6 @@ from rapid_core.engine import RapidEngine
 from rapid_core.errors import EngineStateError, OptionError, SavedDocumentError
 from rapid_core.loading import LoadedModel
 from rapid_core.retrieval.embedding import Vectors
-
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 # What each architecture needs beside the sizes that all of them share.
 _MOE = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
@@ -79,24 +73,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "phi": {},
     "gpt2": {"n_embd": 64, "n_layer": 4, "n_head": 4},
 }
-
-
-def tiny_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> Any:
-    """A tokenizer with one token a byte and three special ones: any text, emoji in four tokens each."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: id_ for id_, token in enumerate([*SPECIAL_TOKENS, *alphabet])}
-    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=["<|im_start|>"],
-        clean_up_tokenization_spaces=False,
-    )
-    tokenizer.chat_template = chat_template
-    return tokenizer
 
 
 def tiny_model(
