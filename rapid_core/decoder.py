@@ -166,6 +166,7 @@ class Decoder:
             target_bytes=self._target.step_bytes,
             drafter_bytes=drafter.step_bytes if drafter is not None else 1,
             unread=drafter.unread if drafter is not None else 1,
+            waiting=drafter.waiting if drafter is not None else 0,
         )
 
     def _fixed(self, room: Room) -> Choice:

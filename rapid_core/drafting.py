@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -33,6 +34,10 @@ class Drafter(Protocol):
     def step_bytes(self) -> int:
         """What one of its forwards over one token has to read."""
 
+    @property
+    def waiting(self) -> int:
+        """Tokens of its prompt that it has to read before it can draft at all."""
+
     def propose(self, gamma: int, most: int) -> Proposal:
         """Draft about `gamma` tokens behind the committed ones, at least one and never over `most`."""
 
@@ -40,11 +45,23 @@ class Drafter(Protocol):
         """Take over what the target decided, and forget the rejected drafts."""
 
 
+@dataclass(slots=True)
+class WaitingPrompt:
+    """A drafter's prompt that is read when the first draft is asked for; `read` prefills it.
+
+    Committed tokens are appended to `ids` while it waits.
+    """
+
+    ids: list[int]
+    read: Callable[[list[int]], None]
+
+
 class RagDrafter:
     """Drafts with a model that reads the retrieved passages (paper, section 3.1).
 
-    index, pacer: with both, it also checks looked-up tokens, many in one forward. Its drafts
-    follow its own distribution all the same, by speculative sampling against itself.
+    waiting: its prompt, where that is not yet read. index, pacer: with both, it also checks
+    looked-up tokens, many in one forward. Its drafts follow its own distribution all the same, by
+    speculative sampling against itself.
     """
 
     def __init__(
@@ -54,6 +71,7 @@ class RagDrafter:
         speculation: Speculation,
         eos_ids: frozenset[int],
         *,
+        waiting: WaitingPrompt | None = None,
         index: NgramIndex | None = None,
         pacer: Pacer | None = None,
     ) -> None:
@@ -61,6 +79,7 @@ class RagDrafter:
         self._sampler = sampler
         self._least_confidence = speculation.draft_confidence
         self._eos_ids = eos_ids
+        self._waiting = waiting
         self._index, self._pacer = index, pacer
         # On an accelerator the host waits for a draft only where it has to know it.
         self._looks = runner.device.type == "cpu" or pacer is not None or self._least_confidence > 0
@@ -68,17 +87,24 @@ class RagDrafter:
     @property
     def room(self) -> int:
         """The last draft is never read, so that one more fits than the window has places."""
+        if self._waiting is not None:
+            return self.runner.window - len(self._waiting.ids) + 1
         return self.runner.room + 1
 
     @property
     def unread(self) -> int:
         """One id, or two after a full acceptance."""
-        return len(self.runner.pending)
+        return 1 if self._waiting is not None else len(self.runner.pending)
 
     @property
     def step_bytes(self) -> int:
         """The runner's."""
         return self.runner.step_bytes
+
+    @property
+    def waiting(self) -> int:
+        """All of its prompt, or nothing."""
+        return len(self._waiting.ids) if self._waiting is not None else 0
 
     def propose(self, gamma: int, most: int) -> Proposal:
         """Draft greedily or by sampling; one forward a token, or one for several looked-up ones.
@@ -87,6 +113,9 @@ class RagDrafter:
         only behind the token that ended it, for dropping a token by its value would bias what
         takes its place.
         """
+        if self._waiting is not None:
+            self._waiting.read(self._waiting.ids)
+            self._waiting = None
         drafts = _Drafts(self.runner.device, most=min(most, self.room))
         # After a full acceptance the last draft is still unread: the first forward reads two ids.
         unread = torch.tensor(self.runner.pending, dtype=torch.long, device=self.runner.device)
@@ -113,7 +142,10 @@ class RagDrafter:
 
     def commit(self, ids: Sequence[int]) -> None:
         """Append the round's tokens; the runner's length says what it read of them."""
-        self.runner.commit(ids)
+        if self._waiting is not None:
+            self._waiting.ids.extend(ids)
+        else:
+            self.runner.commit(ids)
         self._sampler.commit(ids)
 
     def _draft(self, unread: Tensor, drafts: _Drafts) -> None:

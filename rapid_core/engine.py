@@ -21,9 +21,9 @@ from rapid_core.context import Task, read_context, read_messages, split
 from rapid_core.datatypes import Delta, LongContext, Message, PromptPair, Result, Stats, Usage
 from rapid_core.decoder import Decoder
 from rapid_core.document_keeper import DocumentKeeper
-from rapid_core.drafting import RagDrafter
+from rapid_core.drafting import RagDrafter, WaitingPrompt
 from rapid_core.errors import EngineStateError, OptionError
-from rapid_core.first_token import Preparer
+from rapid_core.first_token import Prepared, Preparer
 from rapid_core.loading import (
     LoadedModel,
     check_same_vocabulary,
@@ -35,7 +35,7 @@ from rapid_core.loading import (
 )
 from rapid_core.lookup import NgramIndex
 from rapid_core.pacing import MOST_LOOKED_UP, CostTable, Pacer
-from rapid_core.planning import Plan, Planner
+from rapid_core.planning import Planner
 from rapid_core.prompts import ChatPrompter
 from rapid_core.retrieval import Encoder
 from rapid_core.runner import ModelRunner, check_rewind, refuse_recurrent
@@ -412,7 +412,14 @@ class RapidEngine:
             gamma = request.speculation.gamma
             reserve = request.sampling.max_new_tokens + (MOST_LOOKED_UP if gamma == "auto" else gamma) + 1
             prepared = self._preparer.prepare(
-                task, request.sampling, request.speculation, request.fit, progress, reserve=reserve
+                task,
+                request.sampling,
+                request.speculation,
+                request.fit,
+                progress,
+                reserve=reserve,
+                # Without transfer it may turn out that nobody needs its drafts.
+                drafter_may_wait=gamma == "auto" and request.speculation.eta == 0,
             )
         except _CancelledError:
             yield Delta("", finish_reason="cancelled", usage=Usage(), stats=Stats())
@@ -423,16 +430,20 @@ class RapidEngine:
         self._keeper.note(task, plan.prompts.target_ids)
         decode_started = time.perf_counter()
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63)
-        decoder = self._decoder(request, plan, seed, is_cancelled)
+        decoder = self._decoder(request, prepared, seed, reserve, is_cancelled)
         text = TextStream(self.target.tokenizer, request.sampling.stop_strings)
         first_token_s = 0.0
-        for event in decoder.tokens():
-            first_token_s = first_token_s or time.perf_counter() - started
-            delta = text.push(event)
-            if delta is not None:
-                yield delta
-            if text.stopped:
-                break
+        try:
+            for event in decoder.tokens():
+                first_token_s = first_token_s or time.perf_counter() - started
+                delta = text.push(event)
+                if delta is not None:
+                    yield delta
+                if text.stopped:
+                    break
+        except _CancelledError:
+            # The drafter was reading its prompt; the answer ends with what was decided before.
+            pass
         rest = text.flush()
         counts, now = decoder.counts, time.perf_counter()
         if counts.drafter_full:
@@ -467,15 +478,23 @@ class RapidEngine:
     def _task(self, request: _Request) -> Task:
         return split(request.messages, request.context, self._prompter.count_tokens)
 
-    def _decoder(self, request: _Request, plan: Plan, seed: int, is_cancelled: IsCancelled) -> Decoder:
-        prompts, size = plan.prompts, self._target.vocab_size
+    def _decoder(
+        self, request: _Request, prepared: Prepared, seed: int, reserve: int, is_cancelled: IsCancelled
+    ) -> Decoder:
+        prompts, size = prepared.plan.prompts, self._target.vocab_size
         index, pacer = self._pacing(request, prompts)
         drafter = None
         if prompts.drafter_ids is not None:
             # Drafts must not be drawn with the numbers that decide about them: another seed.
             sampler = Sampler(request.sampling, size, prompts.target_ids, self._drafter.device, seed ^ 0x5DEECE66D)
             drafter = RagDrafter(
-                self._drafter, sampler, request.speculation, self.target.eos_ids, index=index, pacer=pacer
+                self._drafter,
+                sampler,
+                request.speculation,
+                self.target.eos_ids,
+                waiting=self._waiting(prepared, reserve, is_cancelled),
+                index=index,
+                pacer=pacer,
             )
         return self._new_decoder(
             self._target,
@@ -487,6 +506,21 @@ class RapidEngine:
             is_cancelled=is_cancelled,
             index=index,
             pacer=pacer,
+        )
+
+    def _waiting(self, prepared: Prepared, reserve: int, is_cancelled: IsCancelled) -> WaitingPrompt | None:
+        """The drafter's prompt where it has not read it yet."""
+        drafter_ids = prepared.plan.prompts.drafter_ids
+        if drafter_ids is None or prepared.drafter_ready:
+            return None
+
+        def on_chunk(*_: int) -> None:
+            if is_cancelled():
+                raise _CancelledError
+
+        return WaitingPrompt(
+            list(drafter_ids),
+            lambda ids: self._preparer.prefill_drafter(prepared, ids, reserve=reserve, on_chunk=on_chunk),
         )
 
     def _pacing(self, request: _Request, prompts: PromptPair) -> tuple[NgramIndex | None, Pacer | None]:

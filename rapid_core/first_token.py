@@ -13,7 +13,7 @@ import torch
 from rapid_core.config import Fit, Sampling, Speculation
 from rapid_core.context import Task
 from rapid_core.planning import OnProgress, Plan, Planner
-from rapid_core.runner import ModelRunner
+from rapid_core.runner import ModelRunner, OnChunk
 
 
 class _StoppedError(BaseException):
@@ -42,13 +42,17 @@ class _Together:
 
 @dataclass(slots=True)
 class Prepared:
-    """Two prefilled roles. Seconds are what each prefill took by itself; counts are of reused tokens."""
+    """Two roles that can answer. Seconds are what each prefill took by itself; counts are of reused tokens.
+
+    drafter_ready: whether the drafter has read its prompt.
+    """
 
     plan: Plan
     cached: int = 0
     draft_cached: int = 0
     prefill_s: float = 0.0
     draft_prefill_s: float = 0.0
+    drafter_ready: bool = False
 
 
 class Preparer:
@@ -80,10 +84,12 @@ class Preparer:
         on_progress: OnProgress,
         *,
         reserve: int,
+        drafter_may_wait: bool = False,
     ) -> Prepared:
         """Plan a request and prefill both roles.
 
-        reserve: tokens to come after either prompt. on_progress may be called from another
+        reserve: tokens to come after either prompt. drafter_may_wait: leave the drafter's prefill
+        to `prefill_drafter`, unless it costs no time beside the target's. on_progress may be called from another
         thread, never from two at once. What it raises, or either side, ends both within a chunk
         and is raised once; both runners stay valid.
         """
@@ -94,7 +100,8 @@ class Preparer:
         if not beside:
             self._plan_drafter(task, prepared.plan, sampling, speculation, on_progress)
             self._prefill_target(prepared, reserve, on_progress)
-            self._prefill_drafter(prepared, reserve, on_progress)
+            if not drafter_may_wait:
+                self._prefill_drafter(prepared, reserve, on_progress)
             return prepared
         both = _Together(on_progress)
 
@@ -118,9 +125,16 @@ class Preparer:
             except BaseException:
                 both.stop()
                 raise
-        if not self._two_models:
+        if not self._two_models and not drafter_may_wait:
             self._prefill_drafter(prepared, reserve, on_progress)
         return prepared
+
+    def prefill_drafter(self, prepared: Prepared, ids: list[int], *, reserve: int, on_chunk: OnChunk) -> None:
+        """Let a drafter that waited read its prompt and what was committed since, which are `ids`."""
+        started = time.perf_counter()
+        prepared.draft_cached = self._drafter.prefill(ids, reserve=reserve, on_chunk=on_chunk)
+        prepared.draft_prefill_s = time.perf_counter() - started
+        prepared.drafter_ready = True
 
     def _plan_target(self, task: Task, sampling: Sampling, fit: Fit, on_progress: OnProgress) -> Plan:
         return self._planner.plan_target(task, fit=fit, reserve=sampling.max_new_tokens, on_progress=on_progress)
@@ -146,13 +160,10 @@ class Preparer:
 
     def _prefill_drafter(self, prepared: Prepared, reserve: int, on_progress: OnProgress) -> None:
         drafter_ids = prepared.plan.prompts.drafter_ids
-        if drafter_ids is None:
-            return
-        started = time.perf_counter()
-        prepared.draft_cached = self._drafter.prefill(
-            drafter_ids, reserve=reserve, on_chunk=lambda a, b: on_progress("draft prefill", a, b)
-        )
-        prepared.draft_prefill_s = time.perf_counter() - started
+        if drafter_ids is not None:
+            self.prefill_drafter(
+                prepared, list(drafter_ids), reserve=reserve, on_chunk=lambda a, b: on_progress("draft prefill", a, b)
+            )
 
 
 def pays_side_by_side(target: torch.device, drafter: torch.device, encoder: torch.device) -> bool:

@@ -18,12 +18,15 @@ from dataclasses import dataclass
 from rapid_core.datatypes import DraftSource, Proposal
 
 MOST_DRAFTS = 16
+# What is left of an answer that has no end yet, when a prefill has to pay within it.
+TYPICAL_ANSWER = 128
+PREFILL_CHUNK = 512
 MOST_LOOKED_UP = 32
 
 # Seconds a byte and the cost of one forward over k tokens as a multiple of one over a single
 # token, before anything is measured: two CPU cores (docs/notes.md), and a GPU that is not yet busy.
-CPU_COSTS = (1e-10, ((1, 1.0), (2, 1.1), (4, 1.4), (8, 1.8), (12, 2.1), (16, 2.2), (33, 3.4)))
-ACCELERATOR_COSTS = (1e-12, ((1, 1.0), (16, 1.05), (33, 1.15)))
+CPU_COSTS = (1e-10, ((1, 1.0), (2, 1.1), (4, 1.4), (8, 1.8), (12, 2.1), (16, 2.2), (33, 3.4), (512, 22.0)))
+ACCELERATOR_COSTS = (1e-12, ((1, 1.0), (16, 1.05), (33, 1.15), (512, 4.0)))
 
 # Lookups by the length of the match, drafts by the drafter's own probability: where the classes
 # begin, and the acceptance of each before any was seen.
@@ -126,7 +129,8 @@ class Room:
     left: of the answer, at least 1. verifiable: drafts that one target forward takes. draftable:
     drafts that the drafter's window takes, 0 without a drafter. matched: length of the lookup's
     match, 0 for none; found: the tokens behind it. target_bytes, drafter_bytes: what a forward
-    over one token reads. unread: ids that the drafter reads before its first draft.
+    over one token reads. unread: ids that the drafter reads before its first draft. waiting:
+    tokens of its prompt that it has not read at all.
     """
 
     left: int
@@ -137,6 +141,7 @@ class Room:
     target_bytes: int = 1
     drafter_bytes: int = 1
     unread: int = 1
+    waiting: int = 0
 
 
 class Pacer:
@@ -241,14 +246,14 @@ class Pacer:
         expected = _tokens(self._drafts.mean, most)
         draft = self._forwards_a_draft * self._drafter_seconds(1, room.drafter_bytes)
         first = self._drafter_seconds(room.unread, room.drafter_bytes) - self._drafter_seconds(1, room.drafter_bytes)
-        return [
-            (
-                expected[count - 1 if self.transfer else count]
-                / (first + count * draft + self._target_seconds(count + 1, room.target_bytes)),
-                Choice("drafter", count),
-            )
-            for count in range(1, most + 1)
-        ]
+        wait = room.waiting / PREFILL_CHUNK * self._drafter_seconds(PREFILL_CHUNK, room.drafter_bytes)
+        answer = min(room.left, TYPICAL_ANSWER)
+        options = []
+        for count in range(1, most + 1):
+            seconds = first + count * draft + self._target_seconds(count + 1, room.target_bytes)
+            a_token = seconds / expected[count - 1 if self.transfer else count]
+            options.append((1 / (a_token + wait / answer), Choice("drafter", count)))
+        return options
 
     def _target_seconds(self, tokens: int, size: int) -> float:
         return self._target_costs.seconds(tokens, size, measured=self._greedy)

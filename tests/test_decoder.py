@@ -57,6 +57,7 @@ class PartlyRight:
         self.done = 0
         self.room = 1000
         self.unread = self.step_bytes = 1
+        self.waiting = 0
 
     def propose(self, gamma, most):
         ids = [
