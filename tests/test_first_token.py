@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from itertools import pairwise
 
@@ -211,6 +212,25 @@ def test_a_failure_of_retrieval_ends_the_prefill(document, beside, error):
         handle.remove()
         encoder.before = lambda: None
         assert ask(engine, document, max_new_tokens=8).token_ids == ask(fresh, document, max_new_tokens=8).token_ids
+
+
+def test_ctrl_c_while_the_main_thread_waits_for_the_target_ends_the_prefill(document, beside):
+    forwards = [0]
+    # With chunks given and one model there is nothing to do beside the prefill.
+    context = LongContext(document, ("The judge of Peru lives in Lima.",))
+
+    def interrupt():
+        forwards[0] += 1
+        if forwards[0] == 3:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    with make_engine(models=(tiny_model(),)) as engine, make_engine(models=(tiny_model(),)) as fresh:
+        handle = before_forward(engine.target, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ask(engine, context)
+        assert 3 <= forwards[0] < 8
+        handle.remove()
+        assert ask(engine, context, max_new_tokens=8).token_ids == ask(fresh, context, max_new_tokens=8).token_ids
 
 
 def test_a_failure_of_the_drafter_ends_the_prefill(document, beside):
