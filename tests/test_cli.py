@@ -10,7 +10,7 @@ import sys
 import pytest
 from rich.console import Console
 
-import rapid_core.planning
+import rapid_core.retrieval.searcher
 from rapid_core import cli
 from rapid_core.datatypes import Delta, TokenEvent
 from rapid_core.terminal import print_delta
@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def rapid(folder, monkeypatch, capsys):
     """Run `rapid ...` on the tiny model; returns (status, stdout, stderr)."""
-    monkeypatch.setattr(rapid_core.planning, "load_encoder", lambda *_: WordEncoder())
+    monkeypatch.setattr(rapid_core.retrieval.searcher, "load_encoder", lambda *_: WordEncoder())
 
     def run(*words, typed=""):
         monkeypatch.setattr(sys, "argv", ["rapid", *words])
