@@ -11,6 +11,7 @@
     │   └── VocabularyError                  target and drafter do not share a vocabulary
     ├── MissingDependencyError (ImportError) an optional package that is not installed
     ├── RetrievalError                       chunking, embedding or ranking failed
+    ├── CompilationError (RuntimeError)       what compile=True asks of torch.compile failed
     ├── ModelOutputError (ArithmeticError)   a model returned NaN or infinity
     └── EngineStateError (RuntimeError)      the engine is closed, or waits for itself
 
@@ -70,6 +71,10 @@ class MissingDependencyError(RapidError, ImportError):
 
 class RetrievalError(RapidError):
     """Chunking, embedding or ranking failed."""
+
+
+class CompilationError(RapidError, RuntimeError):
+    """What compile=True asks of `torch.compile`, or of CUDA graphs, failed."""
 
 
 class ModelOutputError(RapidError, ArithmeticError):

@@ -44,9 +44,10 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def reserve(self, capacity: int) -> None:
-        if capacity <= self.capacity:
-            return
-        capacity = -(-capacity // GRANULE) * GRANULE
+        if capacity > self.capacity:
+            self.resize(-(-capacity // GRANULE) * GRANULE)
+
+    def resize(self, capacity: int) -> None:
         if self.is_initialized:
             # Both are made before either is taken over: memory may run out in between.
             keys, values = _empty_like(self.keys, capacity), _empty_like(self.values, capacity)
@@ -70,6 +71,8 @@ class KVCache(Cache):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self._capacity = GRANULE
+        # What was recorded over these tensors, by the number of tokens in a step (compiled.py).
+        self.graphs: dict[int, Any] = {}
         super().__init__(layer_class_to_replicate=lambda: _Layer(self._capacity))
 
     @property
@@ -83,6 +86,22 @@ class KVCache(Cache):  # type: ignore[misc]
         for layer in self.layers:
             layer.reserve(self._capacity)
 
+    def shrink(self, tokens: int) -> None:
+        """Give back what is over, where there is room for more than twice `tokens` in all."""
+        capacity = max(2, -(-max(tokens, self.length) // GRANULE)) * GRANULE
+        for layer in self.layers:
+            if layer.capacity > 2 * capacity:
+                layer.resize(capacity)
+                self._capacity = capacity
+
+    def buffers(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Keys and values of every layer, [1, H, capacity, D] each, for a step that writes into them itself."""
+        return [layer.keys for layer in self.layers], [layer.values for layer in self.layers]
+
+    def extend(self, tokens: int) -> None:
+        """Count `tokens` that were written into the buffers behind the others."""
+        self.rewind(self.length + tokens)
+
     def rewind(self, length: int) -> None:
         """Go back to the first `length` tokens; O(1), what stood behind them is overwritten later."""
         for layer in self.layers:
@@ -91,6 +110,7 @@ class KVCache(Cache):  # type: ignore[misc]
     def clear(self) -> None:
         """Give the memory back."""
         self.layers.clear()
+        self.graphs.clear()
         self._capacity = GRANULE
 
 
@@ -103,4 +123,5 @@ def shared_prefix(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def _empty_like(states: Tensor, capacity: int) -> Tensor:
-    return states.new_empty(*states.shape[:-2], capacity, states.shape[-1])
+    # Zeros: a step of fixed shape gives what stands behind the length no weight, but reads it.
+    return states.new_zeros(*states.shape[:-2], capacity, states.shape[-1])
