@@ -218,8 +218,10 @@ def _run_layer(
 
 
 def _failed(rule: str, error: Exception) -> CompilationError:
-    first = str(error).strip().split("\n", 1)[0]
+    # A backend's failure comes wrapped.
+    cause = getattr(error, "inner_exception", error)
+    first = str(cause).strip().split("\n", 1)[0]
     return CompilationError(
-        f"{rule}, and here it failed with {type(error).__name__}: {first}. Load the model without compile=True, "
+        f"{rule}, and here it failed with {type(cause).__name__}: {first}. Load the model without compile=True, "
         "or install what the message asks for (a C++ compiler on a CPU, Triton on a GPU)"
     )
