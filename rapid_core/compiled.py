@@ -95,11 +95,14 @@ class CompiledStep:
         cache.reserve(max(start + block, LEAST_CAPACITY))
         padded = torch.nn.functional.pad(ids, (0, block - tokens))
         positions = torch.arange(start, start + block, device=ids.device)
-        run = self._recorded if ids.device.type == "cuda" else self._run
+        run = self._recorded if self._is_recorded(ids) else self._run
         logits = run(model, padded, positions, cache)
         cache.extend(tokens)
         # A copy: the next replay of a graph writes into the same logits.
         return logits[:, tokens - rows : tokens].to(torch.float32, copy=True)
+
+    def _is_recorded(self, ids: Tensor) -> bool:
+        return ids.device.type == "cuda"
 
     def _run(self, model: Any, ids: Tensor, positions: Tensor, cache: KVCache) -> Tensor:
         """One step, launched from Python; logits of the whole block."""
