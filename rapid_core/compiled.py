@@ -47,14 +47,12 @@ def resolve_backend(compile_option: bool | str) -> str | None:
     return compile_option
 
 
-def why_not(model: Any) -> str | None:
-    """Why a model's steps cannot be compiled, or None where they can."""
+def why_not(model: Any, rope_types: set[str]) -> str | None:
+    """Why a model's steps cannot be compiled, or None where they can; rope_types: how it encodes positions."""
     text_config = model.config.get_text_config(decoder=True)
-    parameters = text_config.rope_parameters or {}
-    rope = {entry.get("rope_type") for entry in (parameters, *parameters.values()) if isinstance(entry, dict)}
     if not can_group(text_config):
         return f"{text_config.model_type!r} layers do not hand over all that shapes their attention"
-    if rope & {"dynamic", "longrope"}:
+    if rope_types & {"dynamic", "longrope"}:
         return "its positions are encoded by the length of the whole text"
     if len({weight.device for weight in model.parameters()}) > 1:
         return "its layers lie on several devices"

@@ -45,7 +45,7 @@ class ModelRunner:
         self._cache = KVCache()
         self._keeps_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._can_group = can_group(text_config)
-        reason = why_not(model) if compiled is not None else None
+        reason = why_not(model, _rope_types(text_config)) if compiled is not None else None
         self._compiled = compiled if reason is None else None
         # What about this role's speed its user did not decide.
         self.notes: list[str] = []

@@ -217,11 +217,29 @@ def test_an_architecture_that_cannot_be_compiled_runs_as_ever_and_says_so(docume
 
 def test_positions_that_depend_on_the_length_and_hooks_are_not_compiled():
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
-    assert "length of the whole text" in compiled.why_not(tiny_model("llama", rope_parameters=rope).model)
+    assert "length of the whole text" in runner_of(tiny_model(rope_parameters=rope).model, "eager").notes[0]
     hooked = tiny_model().model
-    assert compiled.why_not(hooked) is None
+    assert runner_of(hooked, "eager").notes == []
     hooked.model.layers[0].forward = hooked.model.layers[0].forward
-    assert "hooks" in compiled.why_not(hooked)
+    assert "hooks" in runner_of(hooked, "eager").notes[0]
+
+
+def test_models_of_one_shape_share_what_is_compiled():
+    counter = CompileCounter()
+    for seed in (0, 1):
+        step = runner_of(tiny_model(seed=seed).model, counter)
+        step.forward(IDS[:20], 1)
+        step.forward(IDS[:3], 1)
+    assert counter.frame_count == 1
+
+
+def test_what_stands_behind_the_length_is_finite():
+    """A step reads it, and a weight of 0 on NaN is NaN."""
+    runner = runner_of(tiny_model(**SMALL).model)
+    runner.prefill(IDS[:300].tolist(), reserve=10)
+    runner.prefill(IDS[:600].tolist(), reserve=10)
+    for buffers in runner._cache.buffers():
+        assert all(buffer[:, :, 599:].count_nonzero() == 0 for buffer in buffers)
 
 
 def test_the_model_is_left_as_it_was():
