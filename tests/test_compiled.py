@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import shutil
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -230,6 +231,16 @@ def test_models_of_one_shape_share_what_is_compiled():
         step = runner_of(tiny_model(seed=seed).model, counter)
         step.forward(IDS[:20], 1)
         step.forward(IDS[:3], 1)
+    assert counter.frame_count == 1
+
+
+def test_steps_of_any_thread_use_what_another_one_compiled():
+    counter = CompileCounter()
+    step = runner_of(tiny_model(**SMALL).model, counter)
+    step.forward(IDS[:20], 1)
+    for _ in range(3):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(step.forward, IDS[:3], 1).result()
     assert counter.frame_count == 1
 
 
