@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rapid_core.datatypes import Chunk, Delta, LongContext, Message, PromptPair, Result, Stats, TokenEvent, Usage
     from rapid_core.engine import RapidEngine
     from rapid_core.errors import (
+        CompilationError,
         DocumentError,
         EngineStateError,
         InputError,
@@ -33,6 +34,7 @@ _HOMES = {
     "datatypes": ("Chunk", "Delta", "LongContext", "Message", "PromptPair", "Result", "Stats", "TokenEvent", "Usage"),
     "engine": ("RapidEngine",),
     "errors": (
+        "CompilationError",
         "DocumentError",
         "EngineStateError",
         "InputError",
@@ -53,6 +55,7 @@ _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Chunk",
+    "CompilationError",
     "Delta",
     "DocumentError",
     "EngineStateError",

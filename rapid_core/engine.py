@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from rapid_core.background import iterate_in_thread
 from rapid_core.cache_store import CacheBudget, CacheStore
+from rapid_core.compiled import CompiledStep, resolve_backend
 from rapid_core.config import Fit, Retrieval, Sampling, Speculation, cache_bytes, check_fit
 from rapid_core.context import Task, read_context, read_messages, split
 from rapid_core.datatypes import Delta, LongContext, Message, PromptPair, Result, Stats, Usage
@@ -102,27 +103,41 @@ class RapidEngine:
         encoder: Encoder | None = None,
         encoder_device: str = "cpu",
         cache_gib: float = 4.0,
+        compile: bool | str = False,  # noqa: A002 - torch's name for it
     ) -> None:
         """Take models that are already loaded; without a drafter the target drafts for itself.
 
         encoder: one to use in place of the one that `retrieval` names. cache_gib: GiB that the
         caches of both roles may take together, so that a question about an earlier document
         need not read it again; the least recently used go first. What is being served has its
-        caches also beyond that, and 0 keeps only those.
+        caches also beyond that, and 0 keeps only those. compile: compile the steps of decoding,
+        and record them as CUDA graphs on a GPU; a name is that of another backend of
+        `torch.compile` than inductor. Where a model does not allow it, `Stats.notes` says so.
+        Raises `CompilationError` where the compiler fails.
         """
-        budget = CacheBudget(cache_bytes(cache_gib))
+        budget, backend = CacheBudget(cache_bytes(cache_gib)), resolve_backend(compile)
         for loaded in (target, drafter or target):
             refuse_recurrent(loaded.model.config, type(loaded.model))
         self.target, self.drafter = target, drafter or target
         self.retrieval = retrieval or Retrieval()
         shared = self.target.model is self.drafter.model
         vocab_size = target.logit_size if shared else check_same_vocabulary(target, self.drafter)
+        self._compiles = backend is not None
+        step = CompiledStep(backend) if backend else None
+        drafter_step = step if shared or backend is None else CompiledStep(backend)
         self._target, self._drafter = (
             ModelRunner(
-                loaded.model, role=role, vocab_size=vocab_size, store=CacheStore(budget, check_rewind(loaded.model))
+                loaded.model,
+                role=role,
+                vocab_size=vocab_size,
+                store=CacheStore(budget, check_rewind(loaded.model)),
+                compiled=compiled,
             )
-            for role, loaded in (("target", self.target), ("drafter", self.drafter))
+            for role, loaded, compiled in (("target", self.target, step), ("drafter", self.drafter, drafter_step))
         )
+        for runner in (self._target, self._drafter):
+            # A compiler that is missing is found here, and not behind a long prefill.
+            runner.compile_steps(1)
         self._prompter = ChatPrompter(target.tokenizer)
         self._planner = Planner(
             self._prompter,
@@ -154,14 +169,15 @@ class RapidEngine:
         retrieval: Retrieval | None = None,
         trust_remote_code: bool = False,
         cache_gib: float = 4.0,
+        compile: bool | str = False,  # noqa: A002 - torch's name for it
     ) -> Self:
         """Load models by hub name, folder, `.gguf` file or "demo".
 
         A drafter that is None, or the same as the target, shares its weights. drafter_device
         and drafter_dtype are the target's unless given. The demo brings its own encoder: with
-        target "demo" the default one, which lies on a hub, is replaced by it. cache_gib: GiB
-        that the caches of both roles may take together; see `__init__`.
-        Raises `LoadError` and its kind.
+        target "demo" the default one, which lies on a hub, is replaced by it. cache_gib, compile: as
+        for an engine that is made from loaded models.
+        Raises `LoadError` and its kind, and `CompilationError`.
         """
         if retrieval is not None and not isinstance(retrieval, Retrieval):
             raise OptionError(f"retrieval must be a Retrieval, got {type(retrieval).__name__}")
@@ -172,6 +188,7 @@ class RapidEngine:
             raise OptionError("drafter_device and drafter_dtype need a drafter; name one, or leave them out")
         # What can be wrong is found before gigabytes are read.
         cache_bytes(cache_gib)
+        resolve_backend(compile)
         device, drafter_device = resolve_device(device), resolve_device(drafter_device or device)
         kind, drafter_kind = resolve_dtype(dtype, device), resolve_dtype(drafter_dtype or dtype, drafter_device)
         check_source(target)
@@ -184,12 +201,29 @@ class RapidEngine:
             loaded_drafter = load_model(
                 drafter, device=drafter_device, dtype=drafter_dtype or dtype, trust_remote_code=trust_remote_code
             )
-        return cls(loaded, loaded_drafter, retrieval=retrieval, encoder_device=device, cache_gib=cache_gib)
+        return cls(
+            loaded,
+            loaded_drafter,
+            retrieval=retrieval,
+            encoder_device=device,
+            cache_gib=cache_gib,
+            compile=compile,
+        )
 
     def warm_up(self) -> None:
-        """Load now what the first question about a document would load: the encoder and the store."""
+        """Do now what the first question would wait for: load the encoder and the store, compile every step."""
         self._check_open()
         self._planner.warm_up()
+        if not self._compiles:
+            return
+        turn = self._turns.join()
+        try:
+            turn.wait(_never)
+            self._check_open()
+            for runner in (self._target, self._drafter):
+                runner.compile_steps()
+        finally:
+            turn.leave()
 
     @property
     def window(self) -> int:
@@ -469,7 +503,11 @@ class RapidEngine:
             time_to_first_token_s=first_token_s,
             tokens_per_s=text.tokens / max(now - decode_started, 1e-9),
             seed=seed,
-            notes=tuple(plan.notes),
+            notes=(
+                *plan.notes,
+                *self._target.notes,
+                *(self._drafter.notes if plan.prompts.drafter_ids is not None else ()),
+            ),
         )
         usage = Usage(len(plan.prompts.target_ids), text.tokens, prepared.cached)
         reason = "stop" if text.stopped else decoder.finish_reason

@@ -12,6 +12,7 @@
     │   └── SavedDocumentError               a saved document that cannot be written, read or used
     ├── MissingDependencyError (ImportError) an optional package that is not installed
     ├── RetrievalError                       chunking, embedding or ranking failed
+    ├── CompilationError (RuntimeError)       what compile=True asks of torch.compile failed
     ├── ModelOutputError (ArithmeticError)   a model returned NaN or infinity
     └── EngineStateError (RuntimeError)      the engine is closed, or waits for itself
 
@@ -75,6 +76,10 @@ class MissingDependencyError(RapidError, ImportError):
 
 class RetrievalError(RapidError):
     """Chunking, embedding or ranking failed."""
+
+
+class CompilationError(RapidError, RuntimeError):
+    """What compile=True asks of `torch.compile`, or of CUDA graphs, failed."""
 
 
 class ModelOutputError(RapidError, ArithmeticError):

@@ -70,6 +70,8 @@ class KVCache(Cache):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self._capacity = GRANULE
+        # What was recorded over these tensors, by the number of tokens in a step (compiled.py).
+        self.graphs: dict[int, Any] = {}
         super().__init__(layer_class_to_replicate=lambda: _Layer(self._capacity))
 
     @classmethod
@@ -123,6 +125,14 @@ class KVCache(Cache):  # type: ignore[misc]
         made = {i: layer for i, layer in enumerate(self.layers) if layer.is_initialized}
         return {i: (layer.keys[:, :, :length], layer.values[:, :, :length]) for i, layer in made.items()}
 
+    def buffers(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Keys and values of every layer, [1, H, capacity, D] each, for a step that writes into them itself."""
+        return [layer.keys for layer in self.layers], [layer.values for layer in self.layers]
+
+    def extend(self, tokens: int) -> None:
+        """Count `tokens` that were written into the buffers behind the others."""
+        self.rewind(self.length + tokens)
+
     def rewind(self, length: int) -> None:
         """Go back to the first `length` tokens; O(1), what stood behind them is overwritten later."""
         for layer in self.layers:
@@ -131,6 +141,7 @@ class KVCache(Cache):  # type: ignore[misc]
     def clear(self) -> None:
         """Give the memory back."""
         self.layers.clear()
+        self.graphs.clear()
         self._capacity = GRANULE
 
 
@@ -140,4 +151,5 @@ def capacity_for(tokens: int) -> int:
 
 
 def _empty_like(states: Tensor, capacity: int) -> Tensor:
-    return states.new_empty(*states.shape[:-2], capacity, states.shape[-1])
+    # Zeros: a step of fixed shape gives what stands behind the length no weight, but reads it.
+    return states.new_zeros(*states.shape[:-2], capacity, states.shape[-1])

@@ -21,12 +21,13 @@ MOST_DRAFTS = 16
 # What is left of an answer that has no end yet, when a prefill has to pay within it.
 TYPICAL_ANSWER = 128
 PREFILL_CHUNK = 512
-MOST_LOOKED_UP = 32
+# With what else a forward reads, at most as many as a compiled step takes.
+MOST_LOOKED_UP = 30
 
 # Seconds a byte and the cost of one forward over k tokens as a multiple of one over a single
 # token, before anything is measured: two CPU cores (docs/notes.md), and a GPU that is not yet busy.
-CPU_COSTS = (1e-10, ((1, 1.0), (2, 1.1), (4, 1.4), (8, 1.8), (12, 2.1), (16, 2.2), (33, 3.4), (512, 22.0)))
-ACCELERATOR_COSTS = (1e-12, ((1, 1.0), (16, 1.05), (33, 1.15), (512, 4.0)))
+CPU_COSTS = (1e-10, ((1, 1.0), (2, 1.1), (4, 1.4), (8, 1.8), (12, 2.1), (16, 2.2), (32, 3.3), (512, 22.0)))
+ACCELERATOR_COSTS = (1e-12, ((1, 1.0), (16, 1.05), (32, 1.15), (512, 4.0)))
 
 # Lookups by the length of the match, drafts by the drafter's own probability: where the classes
 # begin, and the acceptance of each before any was seen.

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from rapid_core.attention import MOST_QUERIES, can_group, grouped
 from rapid_core.cache_store import CacheBudget, CacheStore
+from rapid_core.compiled import BLOCKS, LEAST_CAPACITY, CompiledStep, why_not
 from rapid_core.errors import ModelOutputError, UnsupportedModelError
-from rapid_core.kv_cache import KVCache
+from rapid_core.kv_cache import KVCache, capacity_for
 
 # Measured on two CPU cores at 6,000 tokens: 256 takes 1.3, 512 1.15, 2,048 1.25 of one whole forward.
 PREFILL_CHUNK = 512
@@ -35,7 +36,13 @@ class ModelRunner:
     """
 
     def __init__(
-        self, model: Any, *, role: str, vocab_size: int | None = None, store: CacheStore | None = None
+        self,
+        model: Any,
+        *,
+        role: str,
+        vocab_size: int | None = None,
+        store: CacheStore | None = None,
+        compiled: CompiledStep | None = None,
     ) -> None:
         self.model = model
         self.role = role
@@ -45,6 +52,16 @@ class ModelRunner:
         self.store = store or CacheStore(CacheBudget(0), token_bytes=1)
         self._keeps_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._can_group = can_group(text_config)
+        reason = why_not(model, _rope_types(text_config)) if compiled is not None else None
+        self._compiled = compiled if reason is None else None
+        # What about this role's speed its user did not decide.
+        self.notes: list[str] = []
+        if not self._can_group:
+            self.notes.append(
+                f"the {role} has stock attention: {text_config.model_type!r} layers do not hand over all that shapes it"
+            )
+        if reason is not None:
+            self.notes.append(f"the {role} is not compiled: {reason}")
         self._one_prefill = _rope_types(text_config) & {"dynamic", "longrope"} != set()
         # With longrope all keys change when a text grows over this length.
         self._rope_border = _rope_border(text_config)
@@ -117,6 +134,9 @@ class ModelRunner:
         beyond = self._rope_border is not None and len(prompt_ids) - 1 > self._rope_border
         room = min(len(prompt_ids) + reserve, self.window)
         reused = self.store.take(prompt_ids, room, beyond_border=beyond)
+        if self._compiled is not None and self._cache.capacity > 2 * max(capacity_for(room), LEAST_CAPACITY):
+            # A compiled step attends to all the room there is.
+            self._cache.resize(room)
         total = len(prompt_ids) - 1
         chunk = total if self._one_prefill else PREFILL_CHUNK
         ids = torch.tensor(prompt_ids[:-1], dtype=torch.long, device=self.device)
@@ -173,12 +193,32 @@ class ModelRunner:
         """Forget every sequence and give the memory of the caches back."""
         self.store.clear()
 
+    def compile_steps(self, most: int = BLOCKS[-1]) -> None:
+        """Compile now the steps of up to `most` tokens; the sequence and its cache stay.
+
+        Raises `CompilationError`.
+        """
+        if self._compiled is None:
+            return
+        before = self.length
+        ids = torch.zeros(BLOCKS[-1], dtype=torch.long, device=self.device)
+        if before == 0:
+            # The first forward makes the cache's tensors, and is not compiled.
+            self._run(ids[:2], 1)
+        for block in BLOCKS:
+            if block <= most:
+                self._run(ids[:block], 1)
+                self._cache.rewind(max(before, 2))
+        self._cache.rewind(before)
+
     @torch.no_grad()
     def _run(self, ids: Tensor, rows: int) -> Tensor:
         before = self.length
         kept = {"logits_to_keep": rows} if self._keeps_rows else {}
         few = self._can_group and ids.shape[0] <= MOST_QUERIES
         try:
+            if self._compiled is not None and self._compiled.takes(self._cache, ids.shape[0]):
+                return self._compiled(self.model, ids, rows, self._cache)
             with grouped(self.model) if few else nullcontext():
                 output = self.model(input_ids=ids.unsqueeze(0), past_key_values=self._cache, use_cache=True, **kept)
         except BaseException:
