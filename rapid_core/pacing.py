@@ -169,7 +169,7 @@ class Pacer:
         self._tokens_per_s = 0.0
 
     def choose(self, room: Room) -> Choice:
-        """The choice with the most expected tokens a second; ties go to the one that drafts less."""
+        """The choice with the most expected tokens a second; of equals the first, which drafts least."""
         self._round = room
         options = [] if self.transfer and room.draftable > 0 else [self._nobody(room), *self._looking_up(room)]
         if room.draftable > 0:
@@ -188,9 +188,11 @@ class Pacer:
         return chosen
 
     def goes_on(self, sureness: Sequence[float]) -> bool:
-        """Whether one more greedy draft pays, after drafts that the drafter gave these probabilities.
+        """Whether more greedy drafts pay, after drafts that the drafter gave these probabilities.
 
-        It does while its share of a token costs less time than tokens cost on the whole.
+        They do if some number of them is worth more tokens than pass on the whole in the time that
+        they take. One more alone would not do as a test: a forward over 4 tokens can cost more
+        than one over 8.
         """
         if not self._greedy:
             return True
@@ -198,11 +200,18 @@ class Pacer:
         reached = 1.0
         for probability in sureness:
             reached *= self._of_sureness(probability).mean
-        gained = reached if self.transfer else reached * self._drafts.mean
+        if not self.transfer:
+            reached *= self._drafts.mean
         draft = self._forwards_a_draft * self._drafter_seconds(1, room.drafter_bytes)
-        before = self._target_seconds(drafted + 1, room.target_bytes)
-        longer = self._target_seconds(drafted + 2, room.target_bytes) - before
-        return gained > self._tokens_per_s * (draft + max(longer, 0.0))
+        so_far = self._target_seconds(drafted + 1, room.target_bytes)
+        gained = 0.0
+        for count in range(drafted + 1, MOST_DRAFTS + 1):
+            gained += reached
+            reached *= self._drafts.mean
+            seconds = (count - drafted) * draft + self._target_seconds(count + 1, room.target_bytes) - so_far
+            if gained > self._tokens_per_s * seconds:
+                return True
+        return False
 
     def record_target(self, tokens: int, size: int, seconds: float) -> None:
         """Take over what a verification cost, from its forward to its verdict."""
@@ -253,7 +262,8 @@ class Pacer:
         for count in range(1, most + 1):
             seconds = first + count * draft + self._target_seconds(count + 1, room.target_bytes)
             a_token = seconds / expected[count - 1 if self.transfer else count]
-            options.append((1 / (a_token + wait / answer), Choice("drafter", count)))
+            # A greedy draft ends where `goes_on` says so, and may be longer than the average one.
+            options.append((1 / (a_token + wait / answer), Choice("drafter", most if self._greedy else count)))
         return options
 
     def _target_seconds(self, tokens: int, size: int) -> float:

@@ -71,15 +71,26 @@ def test_without_a_match_and_with_a_dear_drafter_nobody_drafts():
 
 
 def test_a_cheap_drafter_drafts_and_more_if_it_is_right():
-    paced = pacer(drafter=table(seconds=0.05, more=0.0))
-    first = paced.choose(room(draftable=50))
+    paced, place = pacer(greedy=False), room(draftable=50, target_bytes=20, drafter_bytes=1)
+    first = paced.choose(place)
     assert first.source == "drafter"
     for _ in range(30):
         paced.observe(drafted(8), 8)
-    assert paced.choose(room(draftable=50)).gamma > first.gamma
+    assert paced.choose(place).gamma > first.gamma
     for _ in range(60):
         paced.observe(drafted(8), 0)
-    assert paced.choose(room(draftable=50)).gamma < first.gamma
+    assert paced.choose(place).gamma < first.gamma
+
+
+def test_a_cost_that_is_too_high_at_one_length_does_not_end_a_draft():
+    target = table()
+    for _ in range(60):
+        target.record(4, 1, 4.0)
+    paced = pacer(target=target, drafter=table(seconds=0.1, more=0.0), transfer=True)
+    for _ in range(20):
+        paced.observe(drafted(8, 0.999), 8)
+    paced.choose(room(draftable=50))
+    assert paced.goes_on([0.999] * 2)
 
 
 def test_lookups_that_were_right_grow_and_lookups_that_were_wrong_stop():

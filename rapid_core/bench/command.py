@@ -44,6 +44,9 @@ def bench(
     ),
     gamma: Annotated[int | None, typer.Option(help="Draft tokens a round; left to the engine unless given.")] = None,
     eta: Annotated[float, typer.Option(help="Strength of the knowledge transfer, for the method 'transfer'.")] = 10.0,
+    compile_steps: Annotated[
+        bool, typer.Option("--compile", help="Compile our decoding steps, and record CUDA graphs of them on a GPU.")
+    ] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")] = None,
     plot_file: Annotated[Path | None, typer.Option("--plot", help="Draw the curves into this PNG file.")] = None,
     random_weights: Annotated[
@@ -75,6 +78,7 @@ def bench(
         document=document,
         gamma=gamma,
         eta=eta,
+        compile=compile_steps,
         random_weights=random_weights,
         acceptance=acceptance,
     )

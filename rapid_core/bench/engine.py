@@ -44,7 +44,12 @@ class MeasuredEngine(RapidEngine):
     """An engine whose answers all have the same length, and whose forwards can be timed."""
 
     def prepare(self, simulated_acceptance: float | None) -> None:
-        """Let no answer end before its limit; draw verdicts at a given rate where one is given."""
+        """Let no answer end before its limit; draw verdicts at a given rate where one is given.
+
+        What is to be compiled is compiled here, and not in what is measured first.
+        """
+        for runner in (self._target, self._drafter):
+            runner.compile_steps()
         for model in (self.target.model, self.drafter.model):
             model.generation_config.eos_token_id = -1
         if simulated_acceptance is not None:

@@ -35,7 +35,7 @@ def load(options: BenchOptions) -> MeasuredEngine:
             drafter = random_model(
                 options.drafter, device=options.drafter_device or options.device, dtype=options.dtype
             )
-        engine = MeasuredEngine(target, drafter)
+        engine = MeasuredEngine(target, drafter, compile=options.compile)
     else:
         engine = MeasuredEngine.load(
             options.target,
@@ -44,6 +44,7 @@ def load(options: BenchOptions) -> MeasuredEngine:
             drafter_device=options.drafter_device,
             dtype=options.dtype,
             retrieval=Retrieval(encoder=options.encoder) if options.encoder is not None else None,
+            compile=options.compile,
         )
         if set(options.measured) & set(RAPID_METHODS):
             engine.warm_up()

@@ -38,7 +38,7 @@ class BenchOptions:
     """What to measure. Raises `OptionError` for values that break their rule.
 
     lengths: tokens of the document. prompts: of each kind. gamma of None leaves it to
-    `Speculation`. random_weights: the configuration of a model to build instead of loading
+    `Speculation`. compile: of our engine; transformers' methods stay as they are. random_weights: the configuration of a model to build instead of loading
     `target`; acceptance is then simulated, and None means 0.8.
     """
 
@@ -57,6 +57,7 @@ class BenchOptions:
     document: str = PYTHON_REFERENCE
     gamma: int | None = None
     eta: float = 10.0
+    compile: bool = False
     random_weights: str | None = None
     acceptance: float | None = None
     left_out: dict[str, str] = field(init=False)
