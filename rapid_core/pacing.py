@@ -36,6 +36,8 @@ MATCH_PRIORS = (0.3, 0.45, 0.6, 0.75, 0.85, 0.92)
 SURENESS_CLASSES = (0.3, 0.5, 0.7, 0.85, 0.95, 0.99)
 SURENESS_PRIORS = (0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.95)
 DRAFT_PRIOR = 0.75
+# With transfer the target goes along with drafts of which the drafter itself is hardly sure.
+TRANSFER_PRIOR = 0.85
 PRIOR_WEIGHT = 2.0
 # Old outcomes fade, one token's worth each: an answer that begins to quote is soon noticed.
 FADING = 0.95
@@ -159,10 +161,10 @@ class Pacer:
         self.transfer = transfer
         self._greedy = greedy
         self._target_costs, self._drafter_costs = target_costs, drafter_costs
-        self._drafts = Rate(DRAFT_PRIOR)
+        self._drafts = Rate(TRANSFER_PRIOR if transfer else DRAFT_PRIOR)
         self._lookups = [Rate(guess) for guess in MATCH_PRIORS]
         self._checks = [Rate(guess) for guess in MATCH_PRIORS]
-        self._sureness = [Rate(guess) for guess in SURENESS_PRIORS]
+        self._sureness = [Rate(max(guess, TRANSFER_PRIOR) if transfer else guess) for guess in SURENESS_PRIORS]
         # Seconds a draft over those of a forward for one: below 1 where lookups save forwards.
         self._forwards_a_draft = 1.0
         self._round = Room(left=1, verifiable=0)

@@ -138,11 +138,23 @@ def test_the_drafter_checks_as_many_tokens_as_it_believes_in():
 
 
 def test_a_greedy_draft_ends_when_the_drafter_is_unsure():
-    paced = pacer(drafter=table(seconds=0.5, more=0.0), transfer=True)
-    paced.choose(room(draftable=50))
+    paced = pacer(drafter=table(seconds=0.2, more=0.0))
+    assert paced.choose(room(draftable=50)).source == "drafter"
     assert paced.goes_on([0.999])
     assert not paced.goes_on([0.999, 0.2])
     assert not paced.goes_on([0.8] * 12)
+
+
+def test_with_transfer_an_unsure_draft_goes_on_until_the_target_has_refused_some():
+    paced = pacer(drafter=table(seconds=0.2, more=0.0), transfer=True)
+    paced.choose(room(draftable=50))
+    assert paced.goes_on([0.2])
+    for _ in range(20):
+        paced.observe(drafted(1, 0.2), 0)
+        paced.observe(drafted(8, 0.999), 8)
+    paced.choose(room(draftable=50))
+    assert paced.goes_on([0.999])
+    assert not paced.goes_on([0.2])
 
 
 def test_with_sampling_neither_the_clock_nor_the_drafts_of_the_round_have_a_say():

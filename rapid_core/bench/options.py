@@ -38,7 +38,8 @@ class BenchOptions:
     """What to measure. Raises `OptionError` for values that break their rule.
 
     lengths: tokens of the document. prompts: of each kind. gamma of None leaves it to
-    `Speculation`. compile: of our engine; transformers' methods stay as they are. random_weights: the configuration of a model to build instead of loading
+    `Speculation`. compile: our engine's steps; transformers' methods stay as they are.
+    random_weights: the configuration of a model to build instead of loading
     `target`; acceptance is then simulated, and None means 0.8.
     """
 
