@@ -151,7 +151,8 @@ class Speculation:
 
     gamma: draft tokens a round. "auto" chooses each round who drafts and how many tokens, from
     measured costs and acceptance: nobody, a lookup in the prompts and the answer, or the drafter,
-    which may check looked-up tokens. With eta > 0 every position then has the transfer. A number
+    which may check looked-up tokens. With eta > 0 every position that the
+    drafter's window reaches then has the transfer. A number
     means exactly that: the drafter, so many tokens, and the target's own token behind them.
     eta: strength of the knowledge transfer; 0 is lossless.
     tail, alpha: the tail cut of the transfer, see `rapid_core.verification.augmented_target`.

@@ -138,11 +138,13 @@ class Stats:
     """What a request cost, and how the drafts fared.
 
     Times are seconds of wall clock; `draft_s` and `verify_s` are parts of `decode_s`, the
-    equations included. `sources` tells the rounds by who drafted: "nobody", "lookup" (straight
-    to the target) or "drafter". Of `looked_up` tokens that the drafter checked, `looked_up_accepted`
-    became its drafts. `transferred` counts the emitted tokens whose choice had the drafter's
-    transfer (eta > 0 at a position that it drafted). `notes` are sentences about everything that
-    was decided for the user: a plain fallback, a cut, a budget that shrank.
+    equations included, and so is `draft_prefill_s` where the drafter reads its prompt only when
+    its first draft is asked for (eta = 0, gamma "auto"). `sources` tells the rounds by who
+    drafted: "nobody", "lookup" (straight to the target) or "drafter". Of `looked_up` tokens that
+    the drafter checked, `looked_up_accepted` became its drafts. `accepted` counts what the target
+    accepted, behind a stop string too; `transferred` the emitted tokens whose choice had the
+    drafter's transfer (eta > 0 at a position that it drafted). `notes` are sentences about
+    everything that was decided for the user: a plain fallback, a cut, a budget that shrank.
     """
 
     rounds: int = 0

@@ -78,6 +78,8 @@ class Decoder:
         self._is_cancelled = is_cancelled
         self._index, self._pacer = index, pacer
         self._gamma = 0 if speculation.gamma == "auto" else speculation.gamma
+        # Tokens of the last round that had the transfer, from its beginning.
+        self._decided = 0
         self.counts = Counts()
         self.finish_reason: FinishReason = "cancelled"
 
@@ -95,6 +97,7 @@ class Decoder:
             ids, accepted = self._round()
             for position, id_ in enumerate(ids):
                 counts.emitted += 1
+                counts.transferred += position < self._decided
                 yield TokenEvent(id_, drafted=position < accepted, round=counts.rounds - 1)
             if ids[-1] in self._eos_ids:
                 self.finish_reason = "stop"
@@ -106,9 +109,12 @@ class Decoder:
         started = time.perf_counter()
         proposal, source = self._propose()
         drafted_at = time.perf_counter()
-        pending, size = len(self._target.pending), self._target.step_bytes
-        verdict = self._verify_nothing() if proposal is None else self._verify(proposal)
-        self._target.confirm()
+        pending, size = len(self._target.pending), self._target.step_bytes(self._target.length)
+        try:
+            verdict = self._verify_nothing() if proposal is None else self._verify(proposal)
+        finally:
+            # Whoever finds NaN first, the runner must hear of it and forget its keys.
+            self._target.confirm()
         verified_at = time.perf_counter()
         # Between two devices the ids travel once a round, here.
         ids: list[int] = proposal.ids.tolist() if proposal is not None else []
@@ -155,7 +161,7 @@ class Decoder:
         draftable = 0
         if drafter is not None:
             draftable = max(drafter.room, 0)
-            if draftable == 0 and left > (0 if self._transfers else 1):
+            if draftable == 0 and drafter.waiting == 0 and left > (0 if self._transfers else 1):
                 self.counts.drafter_full = True
         return Room(
             left=left,
@@ -163,7 +169,7 @@ class Decoder:
             draftable=draftable,
             matched=match.length if match is not None else 0,
             found=len(match.ids) if match is not None else 0,
-            target_bytes=self._target.step_bytes,
+            target_bytes=self._target.step_bytes(self._target.length),
             drafter_bytes=drafter.step_bytes if drafter is not None else 1,
             unread=drafter.unread if drafter is not None else 1,
             waiting=drafter.waiting if drafter is not None else 0,
@@ -223,11 +229,12 @@ class Decoder:
         drafted = len(proposal.ids) if proposal is not None else 0
         known = counts.sources.get(source, SourceStats())
         counts.sources[source] = SourceStats(known.rounds + 1, known.drafted + drafted, known.accepted + accepted)
+        self._decided = 0
         if proposal is None or proposal.probs is None:
             return
         if self._transfers:
             # Transfer reaches every drafted position that was decided, a rejected one included.
-            counts.transferred += min(len(committed), drafted)
+            self._decided = min(len(committed), drafted)
         for check in proposal.checks:
             counts.looked_up += check.looked_up
             counts.looked_up_accepted += check.accepted

@@ -98,8 +98,8 @@ class RagDrafter:
 
     @property
     def step_bytes(self) -> int:
-        """The runner's."""
-        return self.runner.step_bytes
+        """Behind its prompt, also while that is not read: what an earlier request left does not count."""
+        return self.runner.step_bytes(len(self._waiting.ids) if self._waiting is not None else self.runner.length)
 
     @property
     def waiting(self) -> int:
@@ -116,6 +116,21 @@ class RagDrafter:
         if self._waiting is not None:
             self._waiting.read(self._waiting.ids)
             self._waiting = None
+        try:
+            return self._drafted(gamma, most)
+        finally:
+            # Whoever finds NaN first, the runner must hear of it and forget its keys.
+            self.runner.confirm()
+
+    def commit(self, ids: Sequence[int]) -> None:
+        """Append the round's tokens; the runner's length says what it read of them."""
+        if self._waiting is not None:
+            self._waiting.ids.extend(ids)
+        else:
+            self.runner.commit(ids)
+        self._sampler.commit(ids)
+
+    def _drafted(self, gamma: int, most: int) -> Proposal:
         drafts = _Drafts(self.runner.device, most=min(most, self.room))
         # After a full acceptance the last draft is still unread: the first forward reads two ids.
         unread = torch.tensor(self.runner.pending, dtype=torch.long, device=self.runner.device)
@@ -134,19 +149,10 @@ class RagDrafter:
                 continue
             drafts.look(before)
             if self._pacer is not None:
-                self._pacer.record_drafter(length, self.runner.step_bytes, time.perf_counter() - started)
+                self._pacer.record_drafter(length, self.step_bytes, time.perf_counter() - started)
             if self._ends(drafts, before):
                 break
-        self.runner.confirm()
         return drafts.proposal()
-
-    def commit(self, ids: Sequence[int]) -> None:
-        """Append the round's tokens; the runner's length says what it read of them."""
-        if self._waiting is not None:
-            self._waiting.ids.extend(ids)
-        else:
-            self.runner.commit(ids)
-        self._sampler.commit(ids)
 
     def _draft(self, unread: Tensor, drafts: _Drafts) -> None:
         """One token by one forward."""

@@ -87,6 +87,11 @@ class _Request:
     progress: Progress
 
 
+def _drafter_may_wait(speculation: Speculation) -> bool:
+    """Without transfer it may turn out that nobody needs the drafter's drafts, nor its prompt."""
+    return speculation.gamma == "auto" and speculation.eta == 0
+
+
 class RapidEngine:
     """A target and a drafter that answer questions about long documents.
 
@@ -452,8 +457,7 @@ class RapidEngine:
                 request.fit,
                 progress,
                 reserve=reserve,
-                # Without transfer it may turn out that nobody needs its drafts.
-                drafter_may_wait=gamma == "auto" and request.speculation.eta == 0,
+                drafter_may_wait=_drafter_may_wait(request.speculation),
             )
         except _CancelledError:
             yield Delta("", finish_reason="cancelled", usage=Usage(), stats=Stats())
@@ -464,7 +468,7 @@ class RapidEngine:
         self._keeper.note(task, plan.prompts.target_ids)
         decode_started = time.perf_counter()
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63)
-        decoder = self._decoder(request, prepared, seed, reserve, is_cancelled)
+        decoder = self._decoder(request, prepared, seed, reserve, progress, is_cancelled)
         text = TextStream(self.target.tokenizer, request.sampling.stop_strings)
         first_token_s = 0.0
         try:
@@ -478,6 +482,8 @@ class RapidEngine:
         except _CancelledError:
             # The drafter was reading its prompt; the answer ends with what was decided before.
             pass
+        except _ProgressError as raised:
+            raise raised.error from None
         rest = text.flush()
         counts, now = decoder.counts, time.perf_counter()
         if counts.drafter_full:
@@ -498,7 +504,7 @@ class RapidEngine:
             prefill_s=prepared.prefill_s,
             draft_prefill_s=prepared.draft_prefill_s,
             decode_s=now - decode_started,
-            draft_s=counts.draft_s,
+            draft_s=counts.draft_s - prepared.waited_s,
             verify_s=counts.verify_s,
             time_to_first_token_s=first_token_s,
             tokens_per_s=text.tokens / max(now - decode_started, 1e-9),
@@ -517,7 +523,13 @@ class RapidEngine:
         return split(request.messages, request.context, self._prompter.count_tokens)
 
     def _decoder(
-        self, request: _Request, prepared: Prepared, seed: int, reserve: int, is_cancelled: IsCancelled
+        self,
+        request: _Request,
+        prepared: Prepared,
+        seed: int,
+        reserve: int,
+        progress: Progress,
+        is_cancelled: IsCancelled,
     ) -> Decoder:
         prompts, size = prepared.plan.prompts, self._target.vocab_size
         index, pacer = self._pacing(request, prompts)
@@ -530,7 +542,7 @@ class RapidEngine:
                 sampler,
                 request.speculation,
                 self.target.eos_ids,
-                waiting=self._waiting(prepared, reserve, is_cancelled),
+                waiting=self._waiting(request, prepared, reserve, progress),
                 index=index,
                 pacer=pacer,
             )
@@ -546,19 +558,18 @@ class RapidEngine:
             pacer=pacer,
         )
 
-    def _waiting(self, prepared: Prepared, reserve: int, is_cancelled: IsCancelled) -> WaitingPrompt | None:
-        """The drafter's prompt where it has not read it yet."""
+    def _waiting(self, request: _Request, prepared: Prepared, reserve: int, progress: Progress) -> WaitingPrompt | None:
+        """The drafter's prompt where it is read when the first draft is asked for."""
         drafter_ids = prepared.plan.prompts.drafter_ids
-        if drafter_ids is None or prepared.drafter_ready:
+        if drafter_ids is None or not _drafter_may_wait(request.speculation):
             return None
-
-        def on_chunk(*_: int) -> None:
-            if is_cancelled():
-                raise _CancelledError
-
+        # With sampling a prompt that happens to be read counts as waiting too: how many cores were
+        # free must not change what a seed gives.
+        if prepared.drafter_ready and request.sampling.greedy:
+            return None
         return WaitingPrompt(
             list(drafter_ids),
-            lambda ids: self._preparer.prefill_drafter(prepared, ids, reserve=reserve, on_chunk=on_chunk),
+            lambda ids: self._preparer.prefill_drafter(prepared, ids, reserve=reserve, on_progress=progress),
         )
 
     def _pacing(self, request: _Request, prompts: PromptPair) -> tuple[NgramIndex | None, Pacer | None]:

@@ -13,7 +13,7 @@ import torch
 from rapid_core.config import Fit, Sampling, Speculation
 from rapid_core.context import Task
 from rapid_core.planning import OnProgress, Plan, Planner
-from rapid_core.runner import ModelRunner, OnChunk
+from rapid_core.runner import ModelRunner
 
 
 class _StoppedError(BaseException):
@@ -44,7 +44,8 @@ class _Together:
 class Prepared:
     """Two roles that can answer. Seconds are what each prefill took by itself; counts are of reused tokens.
 
-    drafter_ready: whether the drafter has read its prompt.
+    drafter_ready: whether the drafter has read its prompt. waited_s: of its prefill, what passed
+    after the first token's preparation, while it was already decoding.
     """
 
     plan: Plan
@@ -53,6 +54,7 @@ class Prepared:
     prefill_s: float = 0.0
     draft_prefill_s: float = 0.0
     drafter_ready: bool = False
+    waited_s: float = 0.0
 
 
 class Preparer:
@@ -129,12 +131,14 @@ class Preparer:
             self._prefill_drafter(prepared, reserve, on_progress)
         return prepared
 
-    def prefill_drafter(self, prepared: Prepared, ids: list[int], *, reserve: int, on_chunk: OnChunk) -> None:
+    def prefill_drafter(self, prepared: Prepared, ids: list[int], *, reserve: int, on_progress: OnProgress) -> None:
         """Let a drafter that waited read its prompt and what was committed since, which are `ids`."""
         started = time.perf_counter()
-        prepared.draft_cached = self._drafter.prefill(ids, reserve=reserve, on_chunk=on_chunk)
-        prepared.draft_prefill_s = time.perf_counter() - started
-        prepared.drafter_ready = True
+        cached = self._drafter.prefill(ids, reserve=reserve, on_chunk=lambda a, b: on_progress("draft prefill", a, b))
+        prepared.waited_s = time.perf_counter() - started
+        if not prepared.drafter_ready:
+            prepared.draft_cached, prepared.draft_prefill_s = cached, prepared.waited_s
+            prepared.drafter_ready = True
 
     def _plan_target(self, task: Task, sampling: Sampling, fit: Fit, on_progress: OnProgress) -> Plan:
         return self._planner.plan_target(task, fit=fit, reserve=sampling.max_new_tokens, on_progress=on_progress)
@@ -161,9 +165,8 @@ class Preparer:
     def _prefill_drafter(self, prepared: Prepared, reserve: int, on_progress: OnProgress) -> None:
         drafter_ids = prepared.plan.prompts.drafter_ids
         if drafter_ids is not None:
-            self.prefill_drafter(
-                prepared, list(drafter_ids), reserve=reserve, on_chunk=lambda a, b: on_progress("draft prefill", a, b)
-            )
+            self.prefill_drafter(prepared, list(drafter_ids), reserve=reserve, on_progress=on_progress)
+            prepared.waited_s = 0.0
 
 
 def pays_side_by_side(target: torch.device, drafter: torch.device, encoder: torch.device) -> bool:

@@ -39,8 +39,10 @@ DRAFT_PRIOR = 0.75
 # With transfer the target goes along with drafts of which the drafter itself is hardly sure.
 TRANSFER_PRIOR = 0.85
 PRIOR_WEIGHT = 2.0
-# Old outcomes fade, one token's worth each: an answer that begins to quote is soon noticed.
+# Old outcomes fade with each new token, so that an answer that begins to quote is soon noticed, and
+# with each round, so that what failed once is tried again.
 FADING = 0.95
+ROUND_FADING = 0.99
 # Share of a new measurement in what a forward is thought to cost; outliers of a busy machine are capped.
 NEWEST_SHARE = 0.3
 LARGEST_JUMP = 2.0
@@ -69,9 +71,14 @@ class Rate:
 
     def observe(self, accepted: int, rejected: int) -> None:
         """Count tokens; at most one of a draft is rejected, those behind it say nothing."""
-        kept = FADING ** (accepted + rejected)
-        self._accepted = self._accepted * kept + accepted
-        self._rejected = self._rejected * kept + rejected
+        self.fade(FADING ** (accepted + rejected))
+        self._accepted += accepted
+        self._rejected += rejected
+
+    def fade(self, kept: float) -> None:
+        """Keep this part of what was seen."""
+        self._accepted *= kept
+        self._rejected *= kept
 
 
 class CostTable:
@@ -85,6 +92,7 @@ class CostTable:
         costs = ACCELERATOR_COSTS if accelerator else CPU_COSTS
         self._per_byte: float = costs[0]
         self._shape: tuple[tuple[int, float], ...] = costs[1]
+        self._begun: set[int] = set()
         self._tokens: list[int] = []
         self._measured: list[float] = []
 
@@ -105,7 +113,14 @@ class CostTable:
         return guess * size * (ratios[0] + min(max(share, 0.0), 1.0) * (ratios[1] - ratios[0]))
 
     def record(self, tokens: int, size: int, seconds: float) -> None:
-        """Take over what a forward really cost."""
+        """Take over what a forward really cost.
+
+        The first one of each length is left out: libraries load, kernels are chosen and graphs
+        recorded in it, and a source that seems dear is not chosen again and never measured anew.
+        """
+        if tokens not in self._begun:
+            self._begun.add(tokens)
+            return
         cost = seconds / size
         expected = self.seconds(tokens, 1)
         if self._tokens:
@@ -173,7 +188,10 @@ class Pacer:
     def choose(self, room: Room) -> Choice:
         """The choice with the most expected tokens a second; of equals the first, which drafts least."""
         self._round = room
-        options = [] if self.transfer and room.draftable > 0 else [self._nobody(room), *self._looking_up(room)]
+        for rate in (self._drafts, *self._lookups, *self._checks):
+            rate.fade(ROUND_FADING)
+        drafts_must = self.transfer and min(room.draftable, room.verifiable) > 0
+        options = [] if drafts_must else [self._nobody(room), *self._looking_up(room)]
         if room.draftable > 0:
             options += self._drafting(room)
         self._tokens_per_s, choice = max(options, key=lambda option: option[0])

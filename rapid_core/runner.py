@@ -101,10 +101,9 @@ class ModelRunner:
         """Tokens in the cache."""
         return self._cache.length
 
-    @property
-    def step_bytes(self) -> int:
-        """What a forward over one token has to read: all weights, and the keys and values in the cache."""
-        return self._weight_bytes + self.store.bytes_of(self.length)
+    def step_bytes(self, length: int) -> int:
+        """What a forward over one token behind `length` others has to read: all weights, keys and values."""
+        return self._weight_bytes + self.store.bytes_of(length)
 
     @property
     def pending(self) -> list[int]:

@@ -42,6 +42,32 @@ def test_a_seed_gives_the_same_text_whatever_the_clock_says(document):
     assert answers[0] == answers[1]
 
 
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_a_seed_gives_the_same_text_whatever_the_engine_did_before(document, temperature):
+    with RapidEngine(tiny_model(window=4096), retrieval=TINY, encoder=WordEncoder()) as engine:
+        options = {"seed": 2, "temperature": temperature, "max_new_tokens": 60}
+        first, second = (ask(engine, document, speculation=Speculation.lossless(), **options) for _ in range(2))
+        ask(engine, document * 2, "Who?", speculation=Speculation(eta=3.0), max_new_tokens=5)
+        third = ask(engine, document, speculation=Speculation.lossless(), **options)
+    assert first.token_ids == second.token_ids == third.token_ids
+    assert first.stats.sources == second.stats.sources == third.stats.sources
+
+
+def test_a_stop_string_inside_a_block_ends_what_is_counted_as_transferred(engine, document):
+    whole = ask(engine, document, speculation=Speculation(eta=20.0))
+    for start in range(2, len(whole.text) - 1):
+        if whole.text[start] == "\ufffd":
+            continue
+        cut = ask(engine, document, speculation=Speculation(eta=20.0), stop=[whole.text[start]])
+        assert cut.stats.transferred == cut.usage.completion_tokens
+
+
+@pytest.fixture
+def one_after_the_other(monkeypatch):
+    """The drafter's prefill costs time beside the target's, as on a busy machine."""
+    monkeypatch.setattr("rapid_core.first_token.pays_side_by_side", lambda *_: False)
+
+
 def both():
     return Speculation.lossless(), Speculation(eta=5.0)
 
@@ -60,7 +86,7 @@ def test_a_drafter_that_nobody_asks_reads_nothing(document):
         assert engine._drafter.length > 0
 
 
-def test_a_drafter_that_is_asked_later_reads_what_was_decided_until_then(document):
+def test_a_drafter_that_is_asked_later_reads_what_was_decided_until_then(document, one_after_the_other):
     target, drafter = tiny_pair()
     target.model.generation_config.eos_token_id = -1
     with RapidEngine(target, drafter, retrieval=TINY, encoder=WordEncoder()) as engine:
@@ -74,11 +100,15 @@ def test_a_drafter_that_is_asked_later_reads_what_was_decided_until_then(documen
         for costs, price in zip(engine._costs, (None, waits), strict=True):
             costs.record = lambda *_: later.update(rounds=later["rounds"] + 1)
             costs.seconds = price or (lambda tokens, size, *, measured=True: 1.0)
-        result = ask(engine, document, speculation=Speculation.lossless(), max_new_tokens=80)
+        seen = []
+        result = engine.generate(
+            QUESTIONS[0], context=document, sampling=Sampling(max_new_tokens=80), speculation=Speculation.lossless(),
+            progress=lambda stage, done, total: seen.append((stage, done)),
+        )  # fmt: skip
         assert result.token_ids == plain.token_ids
         assert result.stats.sources["drafter"].rounds > 0
         assert result.stats.sources["nobody"].rounds + result.stats.sources.get("lookup", NONE).rounds >= 10
-        assert result.stats.draft_prefill_s > 0
+        assert result.stats.draft_prefill_s > 0 and ("draft prefill", 0) in seen
         assert engine._drafter.sequence[-80:] == list(result.token_ids)
 
 
@@ -86,7 +116,7 @@ class NONE:
     rounds = 0
 
 
-def test_a_stream_that_is_cancelled_while_the_drafter_reads_ends_as_cancelled(document):
+def test_a_stream_that_is_cancelled_while_the_drafter_reads_ends_as_cancelled(document, one_after_the_other):
     target, drafter = tiny_pair()
     with RapidEngine(target, drafter, retrieval=TINY, encoder=WordEncoder()) as engine:
         stop = {"now": False}

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-import rapid_core.planning
+import rapid_core.retrieval.searcher
 from rapid_core import InputError, LongContext, OptionError, Retrieval, Speculation, cli
 from rapid_core.bench import machine
 from rapid_core.bench.baselines import Baselines
@@ -60,7 +60,7 @@ def run_bench(*words):
     """Run `rapid bench ...`; returns (status, stdout, stderr)."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rapid_core.planning, "load_encoder", lambda *_: WordEncoder())
+        patch.setattr(rapid_core.retrieval.searcher, "load_encoder", lambda *_: WordEncoder())
         patch.setitem(machine.PROBE_BYTES, "cpu", 2**24)
         patch.setattr(sys, "argv", ["rapid", "bench", *map(str, words)])
         patch.setattr(sys, "stdout", out)

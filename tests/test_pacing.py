@@ -47,6 +47,8 @@ def test_costs_are_what_was_measured_and_linear_between():
 def test_one_measurement_moves_all_lengths_and_an_outlier_moves_little():
     costs = CostTable(accelerator=False)
     guess = costs.seconds(8, 1) / costs.seconds(1, 1)
+    # The first one may be a warm-up.
+    costs.record(1, 1, 900.0)
     costs.record(1, 1, 5.0)
     assert costs.seconds(8, 1) == pytest.approx(5 * guess)
     costs.record(1, 1, 500.0)
@@ -63,6 +65,27 @@ def test_a_rate_starts_from_its_guess_follows_outcomes_and_forgets():
     for _ in range(40):
         rate.observe(0, 1)
     assert rate.mean < 0.4
+
+
+def test_a_slow_first_forward_does_not_end_drafting():
+    costs = CostTable(accelerator=True)
+    for seconds in (50.0, *[0.05] * 3):
+        costs.record(1, 1, seconds)
+    assert pacer(drafter=costs).choose(room(draftable=50)).source == "drafter"
+
+
+def test_what_failed_is_tried_again_later():
+    paced, place = pacer(drafter=table(seconds=0.1, more=0.0)), room(draftable=50)
+    for _ in range(60):
+        paced.choose(place)
+        paced.observe(drafted(1), 0)
+    assert paced.choose(place).source == "nobody"
+    assert "drafter" in {paced.choose(place).source for _ in range(400)}
+
+
+def test_where_no_draft_can_be_verified_somebody_is_chosen_all_the_same():
+    """The border of longrope: one token is decided alone."""
+    assert pacer(transfer=True).choose(room(verifiable=0, draftable=50)).source == "nobody"
 
 
 def test_without_a_match_and_with_a_dear_drafter_nobody_drafts():
