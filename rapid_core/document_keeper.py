@@ -39,6 +39,10 @@ class DocumentKeeper:
         """Keep in mind what the target has just read."""
         self._last = (task, target_ids)
 
+    def forget(self) -> None:
+        """Let go of the last request's text."""
+        self._last = None
+
     def save(self, path: Path) -> None:
         """Write the document of the last request with its keys and values.
 

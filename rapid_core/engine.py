@@ -68,6 +68,10 @@ def _never() -> bool:
 def _read_path(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise OptionError(f"a saved document is named by a path, got {path!r}")
+    name = str(path)
+    # The file format knows names in UTF-8 only: what could be saved must be loadable.
+    if "\0" in name or name != name.encode("utf-8", "replace").decode():
+        raise OptionError(f"the path of a saved document must be text without null characters, got {name!r}")
     return Path(path).expanduser()
 
 
@@ -127,7 +131,6 @@ class RapidEngine:
         self.retrieval = retrieval or Retrieval()
         shared = self.target.model is self.drafter.model
         vocab_size = target.logit_size if shared else check_same_vocabulary(target, self.drafter)
-        self._compiles = backend is not None
         step = CompiledStep(backend) if backend else None
         drafter_step = step if shared or backend is None else CompiledStep(backend)
         self._target, self._drafter = (
@@ -217,18 +220,10 @@ class RapidEngine:
 
     def warm_up(self) -> None:
         """Do now what the first question would wait for: load the encoder and the store, compile every step."""
-        self._check_open()
-        self._planner.warm_up()
-        if not self._compiles:
-            return
-        turn = self._turns.join()
-        try:
-            turn.wait(_never)
-            self._check_open()
+        with self._turn():
+            self._planner.warm_up()
             for runner in (self._target, self._drafter):
                 runner.compile_steps()
-        finally:
-            turn.leave()
 
     @property
     def window(self) -> int:
@@ -340,9 +335,10 @@ class RapidEngine:
         """Keep the document of the last request across restarts: a safetensors file for `load_document`.
 
         It holds the text, the target's keys and values up to where the question begins, and the
-        vectors of the chunks where the text was searched. It takes about as many bytes as the
-        cache. Raises `EngineStateError` without such a document, and `SavedDocumentError` where
-        the file cannot be written.
+        vectors of the chunks where the text was searched; chunks and a query that came with a
+        `LongContext` are not in it. It takes about as many bytes as the cache.
+        Raises `EngineStateError` without such a document, and `SavedDocumentError` where the file
+        cannot be written.
         """
         with self._turn():
             self._keeper.save(_read_path(path))
@@ -373,6 +369,7 @@ class RapidEngine:
                 self._target.clear()
                 self._drafter.clear()
                 self._planner.close()
+                self._keeper.forget()
                 del self.target, self.drafter, self._target.model, self._drafter.model
         finally:
             turn.leave()

@@ -16,6 +16,8 @@ from rapid_core.retrieval import Encoder, Searcher, above, budget_tokens, fill, 
 # A prompt leaves the answer its max_new_tokens, but a window is never reserved for more than this part.
 LARGEST_RESERVE = 4
 
+SPECULATION_OFF = "plain decoding: speculation is off"
+
 OnProgress = Callable[[str, int, int], None]
 
 
@@ -80,7 +82,7 @@ class Planner:
         """
         started = time.perf_counter()
         if not drafts:
-            plan.notes.append("plain decoding: speculation is off")
+            plan.notes.append(SPECULATION_OFF)
         elif task.context is None:
             if not drafts_without_context:
                 plan.notes.append("no drafter: without a long text a model gains nothing by drafting for itself")

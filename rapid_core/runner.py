@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -23,6 +25,10 @@ REWINDABLE_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_a
 MLP_LAYERS = frozenset({"sparse", "dense", "mlp", "moe"})
 
 OnChunk = Callable[[int, int], None]
+
+# A forward of few tokens switches the attention of its model, or its layers, and engines may share
+# a model: no two forwards of one model run at once.
+_LOCKS: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
 
 
 class ModelRunner:
@@ -52,7 +58,9 @@ class ModelRunner:
         self.store = store or CacheStore(CacheBudget(0), token_bytes=1)
         self._keeps_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._can_group = can_group(text_config)
-        reason = why_not(model, _rope_types(text_config)) if compiled is not None else None
+        self._lock = _LOCKS.setdefault(model, threading.RLock())
+        with self._lock:
+            reason = why_not(model, _rope_types(text_config)) if compiled is not None else None
         self._compiled = compiled if reason is None else None
         # What about this role's speed its user did not decide.
         self.notes: list[str] = []
@@ -216,10 +224,11 @@ class ModelRunner:
         kept = {"logits_to_keep": rows} if self._keeps_rows else {}
         few = self._can_group and ids.shape[0] <= MOST_QUERIES
         try:
-            if self._compiled is not None and self._compiled.takes(self._cache, ids.shape[0]):
-                return self._compiled(self.model, ids, rows, self._cache)
-            with grouped(self.model) if few else nullcontext():
-                output = self.model(input_ids=ids.unsqueeze(0), past_key_values=self._cache, use_cache=True, **kept)
+            with self._lock:
+                if self._compiled is not None and self._compiled.takes(self._cache, ids.shape[0]):
+                    return self._compiled(self.model, ids, rows, self._cache)
+                with grouped(self.model) if few else nullcontext():
+                    output = self.model(input_ids=ids.unsqueeze(0), past_key_values=self._cache, use_cache=True, **kept)
         except BaseException:
             # Layers may have grown unevenly; none of it counts.
             self._cache.rewind(before)

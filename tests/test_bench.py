@@ -366,14 +366,31 @@ def test_a_document_is_cut_to_its_length_and_two_lengths_share_no_beginning(docu
 
 def test_questions_name_passages_that_lie_evenly_in_the_document():
     pages = [f"Page{page} " + "word " * 30 for page in range(8)]
-    asked = questions("\n\n".join(["Short.", *pages]), ("quoting", "free"), 4)
+    asked = questions("\n\n".join(["Short.", *pages]), ("quoting", "free"), 3)
     assert [(question.kind, question.number) for question in asked[:3]] == [
         ("quoting", 0),
         ("free", 0),
         ("quoting", 1),
     ]
     assert [page for page in range(8) if any(f'"Page{page} word' in q.text for q in asked)] == [1, 3, 5, 7]
-    assert "A text without" in questions("A text without paragraphs.", ("free",), 1)[0].text
+
+
+def test_a_document_without_paragraphs_has_as_many_different_questions():
+    lines = "\n".join(f"line {n} says that {n * n} is a square" for n in range(100))
+    asked = questions(lines, ("free",), 9)
+    assert len({question.text for question in asked}) == 10
+    with pytest.raises(InputError, match="a passage for each of 2 prompts and one more"):
+        questions("the same " * 500, ("free",), 2)
+
+
+def test_files_that_cannot_be_written_are_found_before_anything_is_measured(tmp_path):
+    for words, reason in (
+        (("--json", "/dev/full/x"), "a folder that exists"),
+        (("--json", tmp_path / "a.png", "--plot", tmp_path / "a.png"), "must be two files"),
+    ):
+        status, out, err = run_bench(*words)
+        assert status == 1 and reason in " ".join(err.split()) and out == ""
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_sizes_are_those_of_the_tensors():

@@ -85,7 +85,7 @@ def test_side_by_side_and_in_turn_give_the_same(document, monkeypatch, self_spec
         monkeypatch.setattr(first_token, "pays_side_by_side", lambda *_, together=together: together)
         with make_engine(models=(tiny_model(),) if self_speculating else None) as engine:
             for question in ("Who lives in Lima?", "What number is the queen of Japan?"):
-                result = ask(engine, document, question, max_new_tokens=12)
+                result = ask(engine, document, question, Speculation(gamma=4), max_new_tokens=12)
                 stats = result.stats
                 counts = (stats.drafted, stats.accepted, stats.drafter_cached_tokens, stats.notes)
                 seen.append((result.token_ids, result.usage, stats.retrieved, counts))

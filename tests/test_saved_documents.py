@@ -234,6 +234,9 @@ def test_what_is_no_saved_document_is_refused(tmp_path, document):
         refuse(engine, tmp_path / "model", "a safetensors file of another kind")
         with pytest.raises(OptionError, match="named by a path, got 5"):
             engine.load_document(5)
+        for name in ("a\0b", "\udcff.safetensors"):
+            with pytest.raises(OptionError, match="must be text without null characters"):
+                engine.save_document(name)
         with pytest.raises(OptionError, match="named by a path, got ''"):
             engine.save_document("")
 

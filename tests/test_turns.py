@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from helpers import RANDOM, ask, count_forwards
+from helpers import RANDOM, TINY, ask, count_forwards
 
 from rapid_core import (
     EngineStateError,
     InputError,
+    RapidEngine,
     Sampling,
     Speculation,
 )
-from rapid_core.testing import tiny_engine
+from rapid_core.testing import WordEncoder, tiny_engine, tiny_pair
 from rapid_core.turns import Turns
 
 
@@ -177,3 +179,24 @@ def test_a_turn_that_was_given_up_before_it_began_does_not_run():
 async def test_an_error_reaches_the_async_caller(engine):
     with pytest.raises(InputError, match="must not be empty"):
         await engine.agenerate("")
+
+
+@pytest.mark.parametrize("compile_one", [False, "eager"])
+def test_engines_that_share_a_model_answer_in_threads_as_alone(document, compile_one):
+    """A forward switches its model's attention, or its layers: never under another engine's forward."""
+    pair = tiny_pair()
+    engines = [
+        RapidEngine(*pair, retrieval=TINY, encoder=WordEncoder(), compile=compiled) for compiled in (False, compile_one)
+    ]
+    before = pair[0].model.config._attn_implementation
+    questions = ("Who lives in Lima?", "Who lives in Oslo?", "Who lives in Madrid?")
+    lossless = Speculation.lossless(gamma=3)
+    expected = [ask(engines[0], document, question, lossless).token_ids for question in questions]
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [(engine, number) for number in range(3) for engine in engines]
+        answers = [(n, pool.submit(ask, engine, document, questions[n], lossless)) for engine, n in jobs]
+        for number, answer in answers:
+            assert answer.result().token_ids == expected[number]
+    assert pair[0].model.config._attn_implementation == before
+    for engine in engines:
+        engine.close()

@@ -132,5 +132,16 @@ def _check_files(json_file: Path | None, plot_file: Path | None) -> None:
         if plot_file.suffix.lower() != ".png":
             raise OptionError(f"the plot is a PNG file, got {str(plot_file)!r}; give a name that ends with .png")
     for file in (json_file, plot_file):
-        if file is not None and (not file.parent.is_dir() or file.is_dir()):
+        if file is None:
+            continue
+        if not file.parent.is_dir() or file.is_dir():
             raise OptionError(f"a file is written into a folder that exists, got {str(file)!r}; make the folder first")
+        was_there = file.exists()
+        try:
+            file.open("ab").close()
+        except OSError as error:
+            raise OptionError(f"{str(file)!r} must be a file that can be written: {error}; name another one") from error
+        if not was_there:
+            file.unlink()
+    if json_file is not None and json_file == plot_file:
+        raise OptionError(f"--json and --plot must be two files, got {str(json_file)!r} for both")

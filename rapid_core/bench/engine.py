@@ -55,6 +55,11 @@ class MeasuredEngine(RapidEngine):
         if simulated_acceptance is not None:
             self._new_decoder = partial(SimulatedDecoder, acceptance=simulated_acceptance, verdicts=random.Random(0))
 
+    def forget(self) -> None:
+        """Give the caches of all documents back: what comes next is cold, and its memory its own."""
+        self._target.clear()
+        self._drafter.clear()
+
     @property
     def devices(self) -> tuple[torch.device, ...]:
         """Where the target and the drafter run."""

@@ -104,7 +104,8 @@ class Bench:
     def _prompts(self, context: LongContext) -> dict[Question, tuple[int, ...]]:
         """The questions about a document, each with its prompt for the target."""
         asked = questions(context.text, self.options.kinds, self.options.prompts)
-        return {question: self._prompt(question, context) for question in asked}
+        measured = [question for question in asked if question.number < self.options.prompts]
+        return {question: self._prompt(question, context) for question in measured}
 
     def _prompt(self, question: Question, context: LongContext) -> tuple[int, ...]:
         try:
@@ -126,10 +127,11 @@ class Bench:
         figures = self.figures.setdefault(length, LengthFigures(prompt_tokens=len(next(iter(prompts.values())))))
         first = next(iter(prompts))
         self._baselines.clear()
+        self._engine.forget()
         if self._ours:
             on_step(f"{length:,} tokens: the first token, ours")
             # Another passage than any of the measured questions is about.
-            second = questions(context.text, ("explaining",), self.options.prompts + 1)[-1]
+            second = questions(context.text, ("explaining",), self.options.prompts)[-1]
             self._measure_cold(figures, first, second, context)
             figures.forward_s = self._engine.forward_seconds(FORWARDS)
         if "generate" in self.options.measured:

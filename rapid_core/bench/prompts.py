@@ -44,11 +44,29 @@ def cut(document: str, tokens: int, tokenizer: Any) -> str:
 
 
 def questions(document: str, kinds: tuple[str, ...], count: int) -> list[Question]:
-    """`count` questions of each kind, about passages that lie evenly in the document."""
-    paragraphs = [text for text in re.split(r"\n\s*\n", document) if len(text.split()) >= LEAST_WORDS] or [document]
-    asked = []
-    for number in range(count):
-        passage = paragraphs[len(paragraphs) * (2 * number + 1) // (2 * count)]
-        words = " ".join(passage.split()[:QUOTED_WORDS])
-        asked += [Question(kind, number, WORDING[kind].format(words=words)) for kind in kinds]
-    return asked
+    """`count` questions of each kind and one more, each about another passage; they lie evenly in the document.
+
+    The questions beyond `count` are for what must not be about a measured passage.
+    Raises `InputError` where the document has not so many passages.
+    """
+    wanted = count + 1
+    passages = [text for text in re.split(r"\n\s*\n", document) if len(text.split()) >= LEAST_WORDS]
+    if len(passages) < wanted:
+        # Source code and logs have no paragraphs.
+        words = document.split()
+        step = max(1, len(words) // wanted)
+        passages = [" ".join(words[start : start + step]) for start in range(0, step * wanted, step)]
+    beginnings = [
+        " ".join(passages[len(passages) * (2 * number + 1) // (2 * wanted)].split()[:QUOTED_WORDS])
+        for number in range(wanted)
+    ]
+    if len(set(beginnings)) < wanted:
+        raise InputError(
+            f"a document must have a passage for each of {count:,} prompts and one more, and several of its passages "
+            "begin alike or are missing; name another document (CLI: --document) or fewer prompts (--prompts)"
+        )
+    return [
+        Question(kind, number, WORDING[kind].format(words=words))
+        for number, words in enumerate(beginnings)
+        for kind in kinds
+    ]

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from rapid_core.bench.measure import Bench
-from rapid_core.bench.options import METHODS, RAPID_METHODS, BenchOptions
+from rapid_core.bench.options import METHODS, TRANSFORMERS_METHODS, BenchOptions
 from rapid_core.bench.records import LengthFigures, Run
 from rapid_core.bench.summary import Limit, MethodFigures, Spread, by_kind, summarise
+from rapid_core.planning import SPECULATION_OFF
 
 
 class Report:
@@ -45,7 +46,8 @@ class Report:
         target = self.options.random_weights or self.options.target
         simulated = self.options.simulated_acceptance
         mark = f", ACCEPTANCE SIMULATED at {simulated:g}" if simulated is not None else ""
-        return f"{target}, {self._bench.dtype}, {self._bench.device} ({self._bench.device_name}){mark}"
+        compiled = ", our steps compiled" if self.options.compile else ""
+        return f"{target}, {self._bench.dtype}, {self._bench.device} ({self._bench.device_name}){compiled}{mark}"
 
     def summary(self) -> dict[str, Any]:
         """The medians, small enough for one line."""
@@ -55,6 +57,9 @@ class Report:
             "drafter": self.options.drafter,
             "device": self._bench.device_name,
             "dtype": self._bench.dtype,
+            "gamma": self.options.speculation("lossless").gamma,
+            "eta": self.options.eta,
+            "compile": self.options.compile,
             "simulated_acceptance": self.options.simulated_acceptance,
             "complete": self.complete,
             "lengths": {
@@ -117,9 +122,9 @@ class Report:
         return self.options.simulated and found.acceptance is not None
 
     def notes(self) -> list[str]:
-        """What the engine decided by itself in answers with speculation, each once."""
-        own = [run for run in self._bench.runs if run.method in RAPID_METHODS]
-        return list(dict.fromkeys(note for run in own for note in run.answer.notes))
+        """What the engine decided by itself in our answers, each once."""
+        own = [run for run in self._bench.runs if run.method not in TRANSFORMERS_METHODS]
+        return list(dict.fromkeys(note for run in own for note in run.answer.notes if note != SPECULATION_OFF))
 
     def _methods(self, runs: list[Run]) -> dict[str, MethodFigures]:
         found = {name: summarise(runs, name, self.limit) for name in self.options.measured}
