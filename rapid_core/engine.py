@@ -1,4 +1,4 @@
-"""`RapidEngine`: text in, text out, statistics.
+"""`RapidEngine`: the public face, and one request at a time.
 
 Longer than other files: five public methods name the same options, so that editors show them.
 """
@@ -6,25 +6,21 @@ Longer than other files: five public methods name the same options, so that edit
 from __future__ import annotations
 
 import os
-import secrets
-import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+from rapid_core.answering import Answerer, IsCancelled, Progress, Prompt, Request
 from rapid_core.background import iterate_in_thread
 from rapid_core.cache_store import CacheBudget, CacheStore
 from rapid_core.compiled import CompiledStep, resolve_backend
-from rapid_core.config import Fit, Retrieval, Sampling, Speculation, cache_bytes, check_fit
-from rapid_core.context import Task, read_context, read_messages, split
-from rapid_core.datatypes import Delta, LongContext, Message, PromptPair, Result, Stats, Usage
-from rapid_core.decoder import Decoder
+from rapid_core.config import Fit, Retrieval, Sampling, Speculation, cache_bytes
+from rapid_core.datatypes import Delta, LongContext, PromptPair, Result, Stats, Usage
 from rapid_core.document_keeper import DocumentKeeper
-from rapid_core.drafting import RagDrafter, WaitingPrompt
 from rapid_core.errors import EngineStateError, OptionError
-from rapid_core.first_token import Prepared, Preparer
+from rapid_core.first_token import Preparer
 from rapid_core.loading import (
     LoadedModel,
     check_same_vocabulary,
@@ -34,31 +30,11 @@ from rapid_core.loading import (
     resolve_dtype,
     same_model,
 )
-from rapid_core.lookup import NgramIndex
-from rapid_core.pacing import MOST_LOOKED_UP, CostTable, Pacer
 from rapid_core.planning import Planner
 from rapid_core.prompts import ChatPrompter
 from rapid_core.retrieval import Encoder
 from rapid_core.runner import ModelRunner, check_rewind, refuse_recurrent
-from rapid_core.sampling import Sampler
-from rapid_core.streaming import TextStream
 from rapid_core.turns import Turn, Turns
-
-Prompt = str | Sequence[Message]
-Progress = Callable[[str, int, int], None]
-IsCancelled = Callable[[], bool]
-
-
-class _CancelledError(BaseException):
-    """Ends the work before decoding for a caller who has given up; never leaves this module."""
-
-
-class _ProgressError(BaseException):
-    """Carries what the caller's progress callback raised past everything that handles errors of ours."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
-        self.error = error
 
 
 def _never() -> bool:
@@ -73,27 +49,6 @@ def _read_path(path: str | os.PathLike[str]) -> Path:
     if "\0" in name or name != name.encode("utf-8", "replace").decode():
         raise OptionError(f"the path of a saved document must be text without null characters, got {name!r}")
     return Path(path).expanduser()
-
-
-def _silent(stage: str, done: int, total: int) -> None:
-    """Report progress to nobody."""
-
-
-@dataclass(frozen=True)
-class _Request:
-    """A checked request."""
-
-    messages: tuple[Message, ...]
-    context: LongContext | None
-    sampling: Sampling
-    speculation: Speculation
-    fit: Fit
-    progress: Progress
-
-
-def _drafter_may_wait(speculation: Speculation) -> bool:
-    """Without transfer it may turn out that nobody needs the drafter's drafts, nor its prompt."""
-    return speculation.gamma == "auto" and speculation.eta == 0
 
 
 class RapidEngine:
@@ -155,14 +110,17 @@ class RapidEngine:
             encoder=encoder,
             encoder_device=encoder_device,
         )
-        devices = (self._target.device, self._drafter.device)
-        self._costs = tuple(CostTable(accelerator=device.type != "cpu") for device in devices)
-        self._preparer = Preparer(self._planner, self._target, self._drafter, encoder_device=encoder_device)
         self._keeper = DocumentKeeper(self._target, self._prompter, self._planner.searcher, target.name)
+        self._answerer = Answerer(
+            target,
+            self._target,
+            self._drafter,
+            prompter=self._prompter,
+            preparer=Preparer(self._planner, self._target, self._drafter, encoder_device=encoder_device),
+            keeper=self._keeper,
+        )
         self._turns = Turns()
         self._closed = False
-        # Where verdicts are simulated (`rapid bench`), another kind of decoder is made.
-        self._new_decoder: Callable[..., Decoder] = Decoder
 
     @classmethod
     def load(
@@ -246,10 +204,7 @@ class RapidEngine:
         """The two prompts that `generate` would use, as token ids."""
         request = self._request(prompt, context, sampling, speculation, fit, None)
         with self._turn():
-            plan = self._preparer.plan(
-                self._task(request), request.sampling, request.speculation, request.fit, request.progress
-            )
-            return plan.prompts
+            return self._answerer.prompts(request)
 
     def generate(
         self,
@@ -370,7 +325,7 @@ class RapidEngine:
                 self._drafter.clear()
                 self._planner.close()
                 self._keeper.forget()
-                del self.target, self.drafter, self._target.model, self._drafter.model
+                del self.target, self.drafter, self._answerer, self._target.model, self._drafter.model
         finally:
             turn.leave()
 
@@ -388,19 +343,9 @@ class RapidEngine:
         speculation: Speculation | None,
         fit: Fit,
         progress: Progress | None,
-    ) -> _Request:
+    ) -> Request:
         self._check_open()
-        check_fit(fit)
-        for name, value, kind in (("sampling", sampling, Sampling), ("speculation", speculation, Speculation)):
-            if value is not None and not isinstance(value, kind):
-                raise OptionError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
-        if progress is not None and not callable(progress):
-            raise OptionError(f"progress must be callable, got {type(progress).__name__}")
-        messages = read_messages(prompt)
-        document = read_context(context) if context is not None else None
-        return _Request(
-            messages, document, sampling or Sampling(), speculation or Speculation(), fit, progress or _silent
-        )
+        return Request.of(prompt, context, sampling, speculation, fit, progress)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -417,12 +362,12 @@ class RapidEngine:
         if self._closed:
             raise EngineStateError("a closed engine cannot answer; load another one")
 
-    def _serve(self, request: _Request, join: Callable[[], Turn], is_cancelled: IsCancelled) -> Generator[Delta]:
+    def _serve(self, request: Request, join: Callable[[], Turn], is_cancelled: IsCancelled) -> Generator[Delta]:
         turn = join()
         try:
             if turn.wait(is_cancelled):
                 self._check_open()
-                for delta in self._answer(request, is_cancelled):
+                for delta in self._answerer.answer(request, is_cancelled):
                     turn.suspend()
                     yield delta
                     turn.resume()
@@ -430,155 +375,3 @@ class RapidEngine:
                 yield Delta("", finish_reason="cancelled", usage=Usage(), stats=Stats())
         finally:
             turn.leave()
-
-    def _answer(self, request: _Request, is_cancelled: IsCancelled) -> Generator[Delta]:
-        """One request from its prompts to its last delta."""
-        started = time.perf_counter()
-
-        def progress(stage: str, done: int, total: int) -> None:
-            if is_cancelled():
-                raise _CancelledError
-            try:
-                request.progress(stage, done, total)
-            except BaseException as error:
-                raise _ProgressError(error) from error
-
-        try:
-            task = self._task(request)
-            gamma = request.speculation.gamma
-            reserve = request.sampling.max_new_tokens + (MOST_LOOKED_UP if gamma == "auto" else gamma) + 1
-            prepared = self._preparer.prepare(
-                task,
-                request.sampling,
-                request.speculation,
-                request.fit,
-                progress,
-                reserve=reserve,
-                drafter_may_wait=_drafter_may_wait(request.speculation),
-            )
-        except _CancelledError:
-            yield Delta("", finish_reason="cancelled", usage=Usage(), stats=Stats())
-            return
-        except _ProgressError as raised:
-            raise raised.error from None
-        plan = prepared.plan
-        self._keeper.note(task, plan.prompts.target_ids)
-        decode_started = time.perf_counter()
-        seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63)
-        decoder = self._decoder(request, prepared, seed, reserve, progress, is_cancelled)
-        text = TextStream(self.target.tokenizer, request.sampling.stop_strings)
-        first_token_s = 0.0
-        try:
-            for event in decoder.tokens():
-                first_token_s = first_token_s or time.perf_counter() - started
-                delta = text.push(event)
-                if delta is not None:
-                    yield delta
-                if text.stopped:
-                    break
-        except _CancelledError:
-            # The drafter was reading its prompt; the answer ends with what was decided before.
-            pass
-        except _ProgressError as raised:
-            raise raised.error from None
-        rest = text.flush()
-        counts, now = decoder.counts, time.perf_counter()
-        if counts.drafter_full:
-            plan.notes.append("the drafter's window filled up, and the answer went on plainly")
-        stats = Stats(
-            rounds=counts.rounds,
-            drafted=counts.drafted,
-            accepted=counts.accepted,
-            sources=dict(counts.sources),
-            looked_up=counts.looked_up,
-            looked_up_accepted=counts.looked_up_accepted,
-            transferred=counts.transferred,
-            drafter_prompt_tokens=len(plan.prompts.drafter_ids or ()),
-            drafter_cached_tokens=prepared.draft_cached,
-            context_tokens=plan.context_tokens,
-            retrieved=plan.retrieved,
-            retrieval_s=plan.retrieval_s,
-            prefill_s=prepared.prefill_s,
-            draft_prefill_s=prepared.draft_prefill_s,
-            decode_s=now - decode_started,
-            draft_s=counts.draft_s - prepared.waited_s,
-            verify_s=counts.verify_s,
-            time_to_first_token_s=first_token_s,
-            tokens_per_s=text.tokens / max(now - decode_started, 1e-9),
-            seed=seed,
-            notes=(
-                *plan.notes,
-                *self._target.notes,
-                *(self._drafter.notes if plan.prompts.drafter_ids is not None else ()),
-            ),
-        )
-        usage = Usage(len(plan.prompts.target_ids), text.tokens, prepared.cached)
-        reason = "stop" if text.stopped else decoder.finish_reason
-        yield Delta(rest.text if rest else "", rest.events if rest else (), reason, usage, stats)
-
-    def _task(self, request: _Request) -> Task:
-        return split(request.messages, request.context, self._prompter.count_tokens)
-
-    def _decoder(
-        self,
-        request: _Request,
-        prepared: Prepared,
-        seed: int,
-        reserve: int,
-        progress: Progress,
-        is_cancelled: IsCancelled,
-    ) -> Decoder:
-        prompts, size = prepared.plan.prompts, self._target.vocab_size
-        index, pacer = self._pacing(request, prompts)
-        drafter = None
-        if prompts.drafter_ids is not None:
-            # Drafts must not be drawn with the numbers that decide about them: another seed.
-            sampler = Sampler(request.sampling, size, prompts.target_ids, self._drafter.device, seed ^ 0x5DEECE66D)
-            drafter = RagDrafter(
-                self._drafter,
-                sampler,
-                request.speculation,
-                self.target.eos_ids,
-                waiting=self._waiting(request, prepared, reserve, progress),
-                index=index,
-                pacer=pacer,
-            )
-        return self._new_decoder(
-            self._target,
-            drafter,
-            Sampler(request.sampling, size, prompts.target_ids, self._target.device, seed),
-            request.speculation,
-            max_new_tokens=request.sampling.max_new_tokens,
-            eos_ids=self.target.eos_ids,
-            is_cancelled=is_cancelled,
-            index=index,
-            pacer=pacer,
-        )
-
-    def _waiting(self, request: _Request, prepared: Prepared, reserve: int, progress: Progress) -> WaitingPrompt | None:
-        """The drafter's prompt where it is read when the first draft is asked for."""
-        drafter_ids = prepared.plan.prompts.drafter_ids
-        if drafter_ids is None or not _drafter_may_wait(request.speculation):
-            return None
-        # With sampling a prompt that happens to be read counts as waiting too: how many cores were
-        # free must not change what a seed gives.
-        if prepared.drafter_ready and request.sampling.greedy:
-            return None
-        return WaitingPrompt(
-            list(drafter_ids),
-            lambda ids: self._preparer.prefill_drafter(prepared, ids, reserve=reserve, on_progress=progress),
-        )
-
-    def _pacing(self, request: _Request, prompts: PromptPair) -> tuple[NgramIndex | None, Pacer | None]:
-        """What gamma="auto" needs: where to look drafts up, and who chooses."""
-        speculation, sampling = request.speculation, request.sampling
-        if not speculation.enabled or speculation.gamma != "auto":
-            return None, None
-        # The answer goes on behind the last text, which ends as the other one does.
-        texts = [ids for ids in (prompts.target_ids, prompts.drafter_ids) if ids is not None]
-        pacer = Pacer(
-            *self._costs,
-            transfer=speculation.eta > 0 and prompts.drafter_ids is not None,
-            greedy=sampling.greedy,
-        )
-        return NgramIndex(*texts), pacer

@@ -35,7 +35,7 @@ def test_a_seed_gives_the_same_text_whatever_the_clock_says(document):
     answers = []
     for target_s, drafter_s in ((1.0, 1e-3), (1e-3, 1.0)):
         with tiny_engine() as engine:
-            for costs, seconds in zip(engine._costs, (target_s, drafter_s), strict=True):
+            for costs, seconds in zip(engine._answerer.costs, (target_s, drafter_s), strict=True):
                 for tokens in (1, 2, 4, 8, 16):
                     costs.record(tokens, 1, seconds)
             answers.append([ask(engine, document, seed=5, speculation=s, **RANDOM).token_ids for s in both()])
@@ -76,7 +76,7 @@ def test_a_drafter_that_nobody_asks_reads_nothing(document):
     """One set of weights: drafts cost what they save, and lookups are the better choice."""
     model = tiny_model()
     with RapidEngine(model, retrieval=TINY, encoder=WordEncoder()) as engine:
-        for costs in engine._costs:
+        for costs in engine._answerer.costs:
             costs.seconds = lambda tokens, size, *, measured=True: 1.0 + 0.1 * tokens
         result = ask(engine, document, speculation=Speculation.lossless())
         assert "drafter" not in result.stats.sources
@@ -97,7 +97,7 @@ def test_a_drafter_that_is_asked_later_reads_what_was_decided_until_then(documen
             """The drafter is dear at first, and nearly free after the tenth round."""
             return 1e3 if later["rounds"] < 10 else 1e-9
 
-        for costs, price in zip(engine._costs, (None, waits), strict=True):
+        for costs, price in zip(engine._answerer.costs, (None, waits), strict=True):
             costs.record = lambda *_: later.update(rounds=later["rounds"] + 1)
             costs.seconds = price or (lambda tokens, size, *, measured=True: 1.0)
         seen = []
@@ -120,7 +120,7 @@ def test_a_stream_that_is_cancelled_while_the_drafter_reads_ends_as_cancelled(do
     target, drafter = tiny_pair()
     with RapidEngine(target, drafter, retrieval=TINY, encoder=WordEncoder()) as engine:
         stop = {"now": False}
-        engine._costs[1].seconds = lambda *_, **__: 1e-9
+        engine._answerer.costs[1].seconds = lambda *_, **__: 1e-9
         original = engine._drafter.prefill
 
         def prefill(*arguments, **options):

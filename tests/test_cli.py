@@ -127,7 +127,7 @@ def test_an_error_in_a_chat_does_not_end_it(rapid, path, folder):
 
 
 def test_a_question_that_was_stopped_is_not_part_of_the_talk(rapid, path, folder, monkeypatch):
-    import rapid_core.engine as module
+    import rapid_core.answering as module
 
     original, asked = module.split, []
 

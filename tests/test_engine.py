@@ -111,7 +111,7 @@ def test_the_global_random_state_is_left_as_it_was(engine, document):
 
 def test_drafts_are_drawn_independently_of_what_decides_about_them(engine, document, monkeypatch):
     seeds = []
-    import rapid_core.engine as module
+    import rapid_core.answering as module
 
     original = module.Sampler
     monkeypatch.setattr(module, "Sampler", lambda *a: seeds.append(a[-1]) or original(*a))

@@ -53,7 +53,9 @@ class MeasuredEngine(RapidEngine):
         for model in (self.target.model, self.drafter.model):
             model.generation_config.eos_token_id = -1
         if simulated_acceptance is not None:
-            self._new_decoder = partial(SimulatedDecoder, acceptance=simulated_acceptance, verdicts=random.Random(0))
+            self._answerer.new_decoder = partial(
+                SimulatedDecoder, acceptance=simulated_acceptance, verdicts=random.Random(0)
+            )
 
     def forget(self) -> None:
         """Give the caches of all documents back: what comes next is cold, and its memory its own."""

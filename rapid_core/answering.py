@@ -1,0 +1,271 @@
+"""One request, from its prompts to its last delta."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+
+from rapid_core.config import Fit, Sampling, Speculation, check_fit
+from rapid_core.context import Task, read_context, read_messages, split
+from rapid_core.datatypes import Delta, LongContext, Message, PromptPair, Stats, Usage
+from rapid_core.decoder import Counts, Decoder
+from rapid_core.document_keeper import DocumentKeeper
+from rapid_core.drafting import RagDrafter, WaitingPrompt
+from rapid_core.errors import OptionError
+from rapid_core.first_token import Prepared, Preparer
+from rapid_core.loading import LoadedModel
+from rapid_core.lookup import NgramIndex
+from rapid_core.pacing import MOST_LOOKED_UP, CostTable, Pacer
+from rapid_core.prompts import ChatPrompter
+from rapid_core.runner import ModelRunner
+from rapid_core.sampling import Sampler
+from rapid_core.streaming import TextStream
+
+Prompt = str | Sequence[Message]
+Progress = Callable[[str, int, int], None]
+IsCancelled = Callable[[], bool]
+
+
+class _CancelledError(BaseException):
+    """Ends the work before decoding for a caller who has given up; never leaves this module."""
+
+
+class _ProgressError(BaseException):
+    """Carries what the caller's progress callback raised past everything that handles errors of ours."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _silent(stage: str, done: int, total: int) -> None:
+    """Report progress to nobody."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A checked request."""
+
+    messages: tuple[Message, ...]
+    context: LongContext | None
+    sampling: Sampling
+    speculation: Speculation
+    fit: Fit
+    progress: Progress
+
+    @classmethod
+    def of(
+        cls,
+        prompt: Prompt,
+        context: str | LongContext | None,
+        sampling: Sampling | None,
+        speculation: Speculation | None,
+        fit: Fit,
+        progress: Progress | None,
+    ) -> Request:
+        """Check what a caller asks; raises `InputError` and `OptionError`."""
+        check_fit(fit)
+        for name, value, kind in (("sampling", sampling, Sampling), ("speculation", speculation, Speculation)):
+            if value is not None and not isinstance(value, kind):
+                raise OptionError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
+        if progress is not None and not callable(progress):
+            raise OptionError(f"progress must be callable, got {type(progress).__name__}")
+        messages = read_messages(prompt)
+        document = read_context(context) if context is not None else None
+        return cls(messages, document, sampling or Sampling(), speculation or Speculation(), fit, progress or _silent)
+
+
+def _drafter_may_wait(speculation: Speculation) -> bool:
+    """Without transfer it may turn out that nobody needs the drafter's drafts, nor its prompt."""
+    return speculation.gamma == "auto" and speculation.eta == 0
+
+
+class Answerer:
+    """Answers requests with two runners, one at a time.
+
+    loaded: the target. costs: what forwards of the target and of the drafter cost, over all
+    requests. new_decoder: what makes a decoder; another kind of it simulates verdicts.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        target: ModelRunner,
+        drafter: ModelRunner,
+        *,
+        prompter: ChatPrompter,
+        preparer: Preparer,
+        keeper: DocumentKeeper,
+    ) -> None:
+        self._loaded = loaded
+        self._target, self._drafter = target, drafter
+        self._prompter = prompter
+        self._preparer = preparer
+        self._keeper = keeper
+        self.costs = tuple(CostTable(accelerator=runner.device.type != "cpu") for runner in (target, drafter))
+        self.new_decoder: Callable[..., Decoder] = Decoder
+
+    def prompts(self, request: Request) -> PromptPair:
+        """The two prompts of a request."""
+        plan = self._preparer.plan(
+            self._task(request), request.sampling, request.speculation, request.fit, request.progress
+        )
+        return plan.prompts
+
+    def answer(self, request: Request, is_cancelled: IsCancelled) -> Generator[Delta]:
+        """One request from its prompts to its last delta."""
+        started = time.perf_counter()
+
+        def progress(stage: str, done: int, total: int) -> None:
+            if is_cancelled():
+                raise _CancelledError
+            try:
+                request.progress(stage, done, total)
+            except BaseException as error:
+                raise _ProgressError(error) from error
+
+        try:
+            task = self._task(request)
+            gamma = request.speculation.gamma
+            reserve = request.sampling.max_new_tokens + (MOST_LOOKED_UP if gamma == "auto" else gamma) + 1
+            prepared = self._preparer.prepare(
+                task,
+                request.sampling,
+                request.speculation,
+                request.fit,
+                progress,
+                reserve=reserve,
+                drafter_may_wait=_drafter_may_wait(request.speculation),
+            )
+        except _CancelledError:
+            yield Delta("", finish_reason="cancelled", usage=Usage(), stats=Stats())
+            return
+        except _ProgressError as raised:
+            raise raised.error from None
+        plan = prepared.plan
+        self._keeper.note(task, plan.prompts.target_ids)
+        decode_started = time.perf_counter()
+        seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63)
+        decoder = self._decoder(request, prepared, seed, reserve, progress, is_cancelled)
+        text = TextStream(self._loaded.tokenizer, request.sampling.stop_strings)
+        first_token_s = 0.0
+        try:
+            for event in decoder.tokens():
+                first_token_s = first_token_s or time.perf_counter() - started
+                delta = text.push(event)
+                if delta is not None:
+                    yield delta
+                if text.stopped:
+                    break
+        except _CancelledError:
+            # The drafter was reading its prompt; the answer ends with what was decided before.
+            pass
+        except _ProgressError as raised:
+            raise raised.error from None
+        rest = text.flush()
+        decode_s = time.perf_counter() - decode_started
+        stats = self._stats(prepared, decoder.counts, seed, text.tokens, first_token_s, decode_s)
+        usage = Usage(len(plan.prompts.target_ids), text.tokens, prepared.cached)
+        reason = "stop" if text.stopped else decoder.finish_reason
+        yield Delta(rest.text if rest else "", rest.events if rest else (), reason, usage, stats)
+
+    def _stats(
+        self, prepared: Prepared, counts: Counts, seed: int, tokens: int, first_token_s: float, decode_s: float
+    ) -> Stats:
+        plan = prepared.plan
+        drafts = plan.prompts.drafter_ids is not None
+        notes = [*plan.notes, *self._target.notes, *(self._drafter.notes if drafts else ())]
+        if counts.drafter_full:
+            notes.append("the drafter's window filled up, and the answer went on without it")
+        return Stats(
+            rounds=counts.rounds,
+            drafted=counts.drafted,
+            accepted=counts.accepted,
+            sources=dict(counts.sources),
+            looked_up=counts.looked_up,
+            looked_up_accepted=counts.looked_up_accepted,
+            transferred=counts.transferred,
+            drafter_prompt_tokens=len(plan.prompts.drafter_ids or ()),
+            drafter_cached_tokens=prepared.draft_cached,
+            context_tokens=plan.context_tokens,
+            retrieved=plan.retrieved,
+            retrieval_s=plan.retrieval_s,
+            prefill_s=prepared.prefill_s,
+            draft_prefill_s=prepared.draft_prefill_s,
+            decode_s=decode_s,
+            draft_s=counts.draft_s - prepared.waited_s,
+            verify_s=counts.verify_s,
+            time_to_first_token_s=first_token_s,
+            tokens_per_s=tokens / max(decode_s, 1e-9),
+            seed=seed,
+            notes=tuple(notes),
+        )
+
+    def _task(self, request: Request) -> Task:
+        return split(request.messages, request.context, self._prompter.count_tokens)
+
+    def _decoder(
+        self,
+        request: Request,
+        prepared: Prepared,
+        seed: int,
+        reserve: int,
+        progress: Progress,
+        is_cancelled: IsCancelled,
+    ) -> Decoder:
+        prompts, size = prepared.plan.prompts, self._target.vocab_size
+        index, pacer = self._pacing(request, prompts)
+        drafter = None
+        if prompts.drafter_ids is not None:
+            # Drafts must not be drawn with the numbers that decide about them: another seed.
+            sampler = Sampler(request.sampling, size, prompts.target_ids, self._drafter.device, seed ^ 0x5DEECE66D)
+            drafter = RagDrafter(
+                self._drafter,
+                sampler,
+                request.speculation,
+                self._loaded.eos_ids,
+                waiting=self._waiting(request, prepared, reserve, progress),
+                index=index,
+                pacer=pacer,
+            )
+        return self.new_decoder(
+            self._target,
+            drafter,
+            Sampler(request.sampling, size, prompts.target_ids, self._target.device, seed),
+            request.speculation,
+            max_new_tokens=request.sampling.max_new_tokens,
+            eos_ids=self._loaded.eos_ids,
+            is_cancelled=is_cancelled,
+            index=index,
+            pacer=pacer,
+        )
+
+    def _waiting(self, request: Request, prepared: Prepared, reserve: int, progress: Progress) -> WaitingPrompt | None:
+        """The drafter's prompt where it is read when the first draft is asked for."""
+        drafter_ids = prepared.plan.prompts.drafter_ids
+        if drafter_ids is None or not _drafter_may_wait(request.speculation):
+            return None
+        # With sampling a prompt that happens to be read counts as waiting too: how many cores were
+        # free must not change what a seed gives.
+        if prepared.drafter_ready and request.sampling.greedy:
+            return None
+        return WaitingPrompt(
+            list(drafter_ids),
+            lambda ids: self._preparer.prefill_drafter(prepared, ids, reserve=reserve, on_progress=progress),
+        )
+
+    def _pacing(self, request: Request, prompts: PromptPair) -> tuple[NgramIndex | None, Pacer | None]:
+        """What gamma="auto" needs: where to look drafts up, and who chooses."""
+        speculation, sampling = request.speculation, request.sampling
+        if not speculation.enabled or speculation.gamma != "auto":
+            return None, None
+        # The answer goes on behind the last text, which ends as the other one does.
+        texts = [ids for ids in (prompts.target_ids, prompts.drafter_ids) if ids is not None]
+        pacer = Pacer(
+            *self.costs,
+            transfer=speculation.eta > 0 and prompts.drafter_ids is not None,
+            greedy=sampling.greedy,
+        )
+        return NgramIndex(*texts), pacer
