@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rapid_core.lookup import BORDER, LEAST_MATCH, NgramIndex
@@ -30,6 +30,7 @@ def joined(texts):
     return ids
 
 
+@settings(max_examples=300, deadline=None)
 @given(TEXTS, st.lists(st.integers(0, 2), max_size=3))
 def test_it_finds_a_longest_match_and_of_those_the_latest(texts, drafted):
     ids = joined(texts)
@@ -43,6 +44,7 @@ def test_it_finds_a_longest_match_and_of_those_the_latest(texts, drafted):
     assert found is not None and (found.length, found.ids) == (min(longest, 32), [ids[place]])
 
 
+@settings(max_examples=300, deadline=None)
 @given(TEXTS, st.lists(st.integers(0, 2), max_size=20))
 def test_extended_token_by_token_it_is_what_it_is_when_built_at_once(texts, answer):
     at_once = NgramIndex(*texts[:-1], [*texts[-1], *answer])
