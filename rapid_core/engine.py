@@ -202,7 +202,8 @@ class RapidEngine:
         fit: Fit = "error",
     ) -> PromptPair:
         """The two prompts that `generate` would use, as token ids."""
-        request = self._request(prompt, context, sampling, speculation, fit, None)
+        self._check_open()
+        request = Request.of(prompt, context, sampling, speculation, fit, None)
         with self._turn():
             return self._answerer.prompts(request)
 
@@ -242,7 +243,8 @@ class RapidEngine:
 
         Closing the iterator stops the work, and the engine is free for the next request.
         """
-        request = self._request(prompt, context, sampling, speculation, fit, progress)
+        self._check_open()
+        request = Request.of(prompt, context, sampling, speculation, fit, progress)
         return self._serve(request, self._turns.join, _never)
 
     async def agenerate(
@@ -272,7 +274,8 @@ class RapidEngine:
         progress: Progress | None = None,
     ) -> AsyncGenerator[Delta]:
         """`stream` without blocking the event loop; `progress` is called from another thread."""
-        request = self._request(prompt, context, sampling, speculation, fit, progress)
+        self._check_open()
+        request = Request.of(prompt, context, sampling, speculation, fit, progress)
         # The place in the queue is taken here: threads start in no order.
         turn = self._turns.join()
         try:
@@ -334,18 +337,6 @@ class RapidEngine:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
-
-    def _request(
-        self,
-        prompt: Prompt,
-        context: str | LongContext | None,
-        sampling: Sampling | None,
-        speculation: Speculation | None,
-        fit: Fit,
-        progress: Progress | None,
-    ) -> Request:
-        self._check_open()
-        return Request.of(prompt, context, sampling, speculation, fit, progress)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:

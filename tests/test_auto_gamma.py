@@ -6,6 +6,7 @@ import pytest
 from helpers import RANDOM, TINY, ask, count_forwards
 
 from rapid_core import OptionError, RapidEngine, Sampling, Speculation
+from rapid_core.answering import Request
 from rapid_core.testing import WordEncoder, tiny_engine, tiny_model, tiny_pair
 
 QUESTIONS = ("Who lives in Lima?", "Which number has the judge of Norway?", "名前は? 🦊")
@@ -128,7 +129,7 @@ def test_a_stream_that_is_cancelled_while_the_drafter_reads_ends_as_cancelled(do
             return original(*arguments, **options)
 
         engine._drafter.prefill = prefill
-        request = engine._request("Who?", document, Sampling(max_new_tokens=9), Speculation.lossless(), "error", None)
+        request = Request.of("Who?", document, Sampling(max_new_tokens=9), Speculation.lossless(), "error", None)
         deltas = list(engine._serve(request, engine._turns.join, lambda: stop["now"]))
         assert deltas[-1].finish_reason == "cancelled"
         del engine._drafter.prefill

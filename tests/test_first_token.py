@@ -22,6 +22,7 @@ from rapid_core import (
     first_token,
     runner,
 )
+from rapid_core.answering import Request
 from rapid_core.testing import WordEncoder, tiny_engine, tiny_model, tiny_pair
 
 # A test that passes never waits for so long.
@@ -266,7 +267,7 @@ def test_a_cancelled_request_ends_both_sides(document, side_by_side, after):
         return asked[0] > after
 
     with make_engine(SlowEncoder()) as engine, tiny_engine() as fresh:
-        request = engine._request("Who?", document, None, None, "error", None)
+        request = Request.of("Who?", document, None, None, "error", None)
         (delta,) = engine._answerer.answer(request, is_cancelled)
         assert delta.finish_reason == "cancelled"
         assert ask(engine, document, max_new_tokens=8).token_ids == ask(fresh, document, max_new_tokens=8).token_ids
