@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rapid_core.config import Retrieval, Sampling, Speculation
-    from rapid_core.datatypes import Chunk, Delta, LongContext, Message, PromptPair, Result, Stats, TokenEvent, Usage
+    from rapid_core.datatypes import (
+        Chunk,
+        Delta,
+        LongContext,
+        Message,
+        PromptPair,
+        Result,
+        Stats,
+        TokenEvent,
+        ToolCall,
+        Usage,
+    )
     from rapid_core.engine import RapidEngine
     from rapid_core.errors import (
         CompilationError,
@@ -28,10 +39,22 @@ if TYPE_CHECKING:
         UnsupportedModelError,
         VocabularyError,
     )
+    from rapid_core.tool_use import Tool, ToolUse
 
 _HOMES = {
     "config": ("Retrieval", "Sampling", "Speculation"),
-    "datatypes": ("Chunk", "Delta", "LongContext", "Message", "PromptPair", "Result", "Stats", "TokenEvent", "Usage"),
+    "datatypes": (
+        "Chunk",
+        "Delta",
+        "LongContext",
+        "Message",
+        "PromptPair",
+        "Result",
+        "Stats",
+        "TokenEvent",
+        "ToolCall",
+        "Usage",
+    ),
     "engine": ("RapidEngine",),
     "errors": (
         "CompilationError",
@@ -50,6 +73,7 @@ _HOMES = {
         "UnsupportedModelError",
         "VocabularyError",
     ),
+    "tool_use": ("Tool", "ToolUse"),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -78,6 +102,9 @@ __all__ = [
     "Speculation",
     "Stats",
     "TokenEvent",
+    "Tool",
+    "ToolCall",
+    "ToolUse",
     "UnknownOptionError",
     "UnsupportedModelError",
     "Usage",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rapid_core.config import Fit, Sampling, Speculation, check_fit
 from rapid_core.context import Task, read_context, read_messages, split
@@ -22,6 +22,8 @@ from rapid_core.prompts import ChatPrompter
 from rapid_core.runner import ModelRunner
 from rapid_core.sampling import Sampler
 from rapid_core.streaming import TextStream
+from rapid_core.tool_parsing import ToolCallStream
+from rapid_core.tool_use import Tool, ToolUse
 
 Prompt = str | Sequence[Message]
 Progress = Callable[[str, int, int], None]
@@ -53,6 +55,7 @@ class Request:
     sampling: Sampling
     speculation: Speculation
     fit: Fit
+    tools: ToolUse
     progress: Progress
 
     @classmethod
@@ -63,6 +66,7 @@ class Request:
         sampling: Sampling | None,
         speculation: Speculation | None,
         fit: Fit,
+        tools: Sequence[Tool] | ToolUse,
         progress: Progress | None,
     ) -> Request:
         """Check what a caller asks; raises `InputError` and `OptionError`."""
@@ -74,7 +78,15 @@ class Request:
             raise OptionError(f"progress must be callable, got {type(progress).__name__}")
         messages = read_messages(prompt)
         document = read_context(context) if context is not None else None
-        return cls(messages, document, sampling or Sampling(), speculation or Speculation(), fit, progress or _silent)
+        return cls(
+            messages,
+            document,
+            sampling or Sampling(),
+            speculation or Speculation(),
+            fit,
+            ToolUse.of(tools),
+            progress or _silent,
+        )
 
 
 def _drafter_may_wait(speculation: Speculation) -> bool:
@@ -149,14 +161,16 @@ class Answerer:
         decode_started = time.perf_counter()
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63)
         decoder = self._decoder(request, prepared, seed, reserve, progress, is_cancelled)
-        text = TextStream(self._loaded.tokenizer, request.sampling.stop_strings)
+        calls = self._calls(request.tools)
+        shown = self._prompter.tool_tokens if calls is not None else frozenset()
+        text = TextStream(self._loaded.tokenizer, request.sampling.stop_strings, shown)
         first_token_s = 0.0
         try:
             for event in decoder.tokens():
                 first_token_s = first_token_s or time.perf_counter() - started
                 delta = text.push(event)
                 if delta is not None:
-                    yield delta
+                    yield delta if calls is None else replace(delta, text=calls.push(delta.text))
                 if text.stopped:
                     break
         except _CancelledError:
@@ -164,12 +178,19 @@ class Answerer:
             pass
         except _ProgressError as raised:
             raise raised.error from None
-        rest = text.flush()
+        rest = text.flush() or Delta("")
         decode_s = time.perf_counter() - decode_started
         stats = self._stats(prepared, decoder.counts, seed, text.tokens, first_token_s, decode_s)
         usage = Usage(len(plan.prompts.target_ids), text.tokens, prepared.cached)
         reason = "stop" if text.stopped else decoder.finish_reason
-        yield Delta(rest.text if rest else "", rest.events if rest else (), reason, usage, stats)
+        said, called = (rest.text, ()) if calls is None else calls.finish(rest.text)
+        yield Delta(said, rest.events, reason, usage, stats, called)
+
+    def _calls(self, tools: ToolUse) -> ToolCallStream | None:
+        """What finds calls in the answer, where there are tools to call."""
+        if not tools.shown:
+            return None
+        return ToolCallStream(self._prompter.tool_format, [tool.name for tool in tools.shown])
 
     def _stats(
         self, prepared: Prepared, counts: Counts, seed: int, tokens: int, first_token_s: float, decode_s: float

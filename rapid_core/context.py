@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from rapid_core.datatypes import Chunk, LongContext, Message, Role
+from rapid_core.datatypes import Chunk, LongContext, Message, Role, ToolCall
 from rapid_core.errors import InputError
 
 # A message of fewer tokens is read as it is: retrieving from it would cost more than it saves.
@@ -58,9 +58,10 @@ def read_messages(prompt: str | Sequence[Message]) -> tuple[Message, ...]:
         if not isinstance(message.content, str):
             raise InputError(f"message {position}: content must be text, got {type(message.content).__name__}")
         _check_unicode(f"message {position}", message.content)
+        _check_calls(position, message)
     if messages[-1].role not in ("user", "tool"):
         raise InputError(f"the last message must be from 'user' or 'tool', got {messages[-1].role!r}")
-    if not messages[-1].content.strip():
+    if messages[-1].role == "user" and not messages[-1].content.strip():
         raise InputError("the question must not be empty; the last message has no text")
     return messages
 
@@ -84,6 +85,16 @@ def read_context(context: str | LongContext) -> LongContext:
     if isinstance(chunks, str) or not isinstance(chunks, Iterable):
         raise InputError(f"LongContext.chunks must be a list of Chunk or text, got {type(chunks).__name__}")
     return replace(given, chunks=tuple(_read_chunk(chunk, given.text) for chunk in chunks))
+
+
+def _check_calls(position: int, message: Message) -> None:
+    calls: object = message.tool_calls
+    if not isinstance(calls, tuple) or any(not isinstance(call, ToolCall) for call in calls):
+        raise InputError(f"message {position}: tool_calls must be a tuple of ToolCall, got {calls!r}")
+    if calls and message.role != "assistant":
+        raise InputError(f"message {position}: only an assistant calls tools, and its role is {message.role!r}")
+    for call in message.tool_calls:
+        _check_unicode(f"a tool call of message {position}", call.arguments)
 
 
 def _check_unicode(what: str, text: str) -> None:

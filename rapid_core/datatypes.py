@@ -19,11 +19,32 @@ DraftSource = Literal["nobody", "lookup", "drafter"]
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """What a model asks a tool to do.
+
+    `arguments` is JSON text; where the model wrote something else, it is that, and `error` says
+    why it is of no use.
+    """
+
+    name: str
+    arguments: str = "{}"
+    id: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation."""
+    """One turn of a conversation.
+
+    `tool_calls` are what an assistant asked for; a message of role "tool" answers the one whose
+    id is `tool_call_id`. `name` is that of the tool, or of a speaker, for templates that show it.
+    """
 
     role: Role
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +200,9 @@ class Stats:
 class Delta:
     """A piece of the streamed answer.
 
-    `text` is what became final since the last delta, `events` are the tokens behind it. Only
-    the last delta has `finish_reason`, `usage` and `stats`.
+    `text` is what became final since the last delta, `events` are the tokens behind it. Where
+    there are tools, calls of them come as `tool_calls` and not as text. Only the last delta has
+    `finish_reason`, `usage` and `stats`.
     """
 
     text: str
@@ -188,6 +210,7 @@ class Delta:
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     stats: Stats | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -208,17 +231,20 @@ class Result:
     finish_reason: FinishReason
     usage: Usage
     stats: Stats
+    tool_calls: tuple[ToolCall, ...] = ()
 
     @classmethod
     def of(cls, deltas: Iterable[Delta]) -> Result:
         """Add up a stream that is read to its end; raises `EngineStateError` where the end is missing."""
         texts: list[str] = []
         ids: list[int] = []
+        calls: list[ToolCall] = []
         last = Delta("")
         for delta in deltas:
             texts.append(delta.text)
             ids.extend(delta.token_ids)
+            calls.extend(delta.tool_calls)
             last = delta
         if last.finish_reason is None or last.usage is None or last.stats is None:
             raise EngineStateError("a stream must be read to its end to be added up; it was closed before")
-        return cls("".join(texts), tuple(ids), last.finish_reason, last.usage, last.stats)
+        return cls("".join(texts), tuple(ids), last.finish_reason, last.usage, last.stats, tuple(calls))

@@ -6,7 +6,7 @@ Longer than other files: five public methods name the same options, so that edit
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from rapid_core.planning import Planner
 from rapid_core.prompts import ChatPrompter
 from rapid_core.retrieval import Encoder
 from rapid_core.runner import ModelRunner, check_rewind, refuse_recurrent
+from rapid_core.tool_use import Tool, ToolUse
 from rapid_core.turns import Turn, Turns
 
 
@@ -120,6 +121,7 @@ class RapidEngine:
             keeper=self._keeper,
         )
         self._turns = Turns()
+        self._names = (self.target.name, self.drafter.name)
         self._closed = False
 
     @classmethod
@@ -188,9 +190,20 @@ class RapidEngine:
         """The target's window in tokens, prompt and answer together."""
         return self._target.window
 
-    def count_tokens(self, text: str) -> int:
-        """Tokens of `text` for the target."""
-        return self._prompter.count_tokens(text)
+    @property
+    def names(self) -> tuple[str, str]:
+        """What target and drafter were loaded by; the same name twice where one set of weights is both."""
+        return self._names
+
+    def count_tokens(self, prompt: Prompt, *, tools: Sequence[Tool] | ToolUse = ()) -> int:
+        """Tokens of a text for the target, or of messages with all that the chat template adds."""
+        if isinstance(prompt, str):
+            return self._prompter.count_tokens(prompt)
+        return len(self._prompter.encode(tuple(prompt), ToolUse.of(tools).shown))
+
+    def token_ids(self, text: str) -> tuple[int, ...]:
+        """The target's token ids of `text` alone."""
+        return self._prompter.token_ids(text)
 
     def prompts(
         self,
@@ -200,10 +213,11 @@ class RapidEngine:
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
+        tools: Sequence[Tool] | ToolUse = (),
     ) -> PromptPair:
         """The two prompts that `generate` would use, as token ids."""
         self._check_open()
-        request = Request.of(prompt, context, sampling, speculation, fit, None)
+        request = Request.of(prompt, context, sampling, speculation, fit, tools, None)
         with self._turn():
             return self._answerer.prompts(request)
 
@@ -215,18 +229,28 @@ class RapidEngine:
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
+        tools: Sequence[Tool] | ToolUse = (),
         progress: Progress | None = None,
     ) -> Result:
         """Answer a question, or the last of some messages, about a document.
 
         context: the document; without one a long last message is split by itself. fit: what to
-        do with a document that does not fit the target's window. progress: called with
+        do with a document that does not fit the target's window. tools: what the model may call,
+        or a `ToolUse` that says whether it must; calls come back as `tool_calls`. progress: called with
         ("index" | "prefill" | "draft prefill", done, total), perhaps from another thread but by
         one at a time: passages are retrieved while the target prefills where that pays.
         Raises `RapidError` for input and options that break a rule, before any work.
         """
         return Result.of(
-            self.stream(prompt, context=context, sampling=sampling, speculation=speculation, fit=fit, progress=progress)
+            self.stream(
+                prompt,
+                context=context,
+                sampling=sampling,
+                speculation=speculation,
+                fit=fit,
+                tools=tools,
+                progress=progress,
+            )
         )
 
     def stream(
@@ -237,6 +261,7 @@ class RapidEngine:
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
+        tools: Sequence[Tool] | ToolUse = (),
         progress: Progress | None = None,
     ) -> Generator[Delta]:
         """Like `generate`, piece by piece; the last delta has finish_reason, usage and stats.
@@ -244,7 +269,7 @@ class RapidEngine:
         Closing the iterator stops the work, and the engine is free for the next request.
         """
         self._check_open()
-        request = Request.of(prompt, context, sampling, speculation, fit, progress)
+        request = Request.of(prompt, context, sampling, speculation, fit, tools, progress)
         return self._serve(request, self._turns.join, _never)
 
     async def agenerate(
@@ -255,11 +280,18 @@ class RapidEngine:
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
+        tools: Sequence[Tool] | ToolUse = (),
         progress: Progress | None = None,
     ) -> Result:
         """`generate` without blocking the event loop; cancelling the task stops the work."""
         stream = self.astream(
-            prompt, context=context, sampling=sampling, speculation=speculation, fit=fit, progress=progress
+            prompt,
+            context=context,
+            sampling=sampling,
+            speculation=speculation,
+            fit=fit,
+            tools=tools,
+            progress=progress,
         )
         return Result.of([delta async for delta in stream])
 
@@ -271,11 +303,12 @@ class RapidEngine:
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
+        tools: Sequence[Tool] | ToolUse = (),
         progress: Progress | None = None,
     ) -> AsyncGenerator[Delta]:
         """`stream` without blocking the event loop; `progress` is called from another thread."""
         self._check_open()
-        request = Request.of(prompt, context, sampling, speculation, fit, progress)
+        request = Request.of(prompt, context, sampling, speculation, fit, tools, progress)
         # The place in the queue is taken here: threads start in no order.
         turn = self._turns.join()
         try:

@@ -19,9 +19,11 @@ class Detokenizer:
     (emoji, Chinese) come out whole.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, shown: frozenset[int] = frozenset()) -> None:
+        """shown: special tokens that are part of the text, such as the tags of a tool call."""
         self._tokenizer = tokenizer
-        self._silent = frozenset(tokenizer.all_special_ids)
+        added = {id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self._silent = (added | set(tokenizer.all_special_ids)) - shown
         self._ids: list[int] = []
         self._context = 0
         self._read = 0
@@ -47,7 +49,7 @@ class Detokenizer:
         return self._decode(self._ids[self._context : self._read]), self._decode(self._ids[self._context :])
 
     def _decode(self, ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
 
 
@@ -57,8 +59,8 @@ class TextStream:
     Text that may be the beginning of a stop string is held back until it is known.
     """
 
-    def __init__(self, tokenizer: Any, stop: Sequence[str]) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
+    def __init__(self, tokenizer: Any, stop: Sequence[str], shown: frozenset[int] = frozenset()) -> None:
+        self._detokenizer = Detokenizer(tokenizer, shown)
         self._stop = tuple(stop)
         self._held = ""
         self._events: list[TokenEvent] = []

@@ -10,7 +10,7 @@ import time
 import zlib
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,11 +25,14 @@ from rapid_core.background import iterate_in_thread
 from rapid_core.byte_tokenizer import tiny_tokenizer as tiny_tokenizer  # noqa: PLC0414 - a public double too
 from rapid_core.config import Fit, Retrieval, Sampling, Speculation, check_fit
 from rapid_core.context import read_context, read_messages
-from rapid_core.datatypes import Delta, FinishReason, LongContext, Message, Result, Stats, TokenEvent, Usage
+from rapid_core.datatypes import Delta, FinishReason, LongContext, Message, Result, Stats, TokenEvent, ToolCall, Usage
 from rapid_core.engine import RapidEngine
-from rapid_core.errors import EngineStateError, OptionError, SavedDocumentError
+from rapid_core.errors import EngineStateError, OptionError, PromptTooLongError, SavedDocumentError
 from rapid_core.loading import LoadedModel
 from rapid_core.retrieval.embedding import Vectors
+from rapid_core.tool_format import ToolFormat
+from rapid_core.tool_parsing import new_id, read_calls
+from rapid_core.tool_use import Tool, ToolUse
 
 # What each architecture needs beside the sizes that all of them share.
 _MOE = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
@@ -205,32 +208,53 @@ class FixedLogits(torch.nn.Module):
         return SimpleNamespace(logits=self.get_buffer("table")[rows][None, -logits_to_keep:])
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request that a scripted engine was asked."""
+
+    messages: tuple[Message, ...]
+    context: LongContext | None
+    sampling: Sampling
+    speculation: Speculation
+    tools: ToolUse
+
+
+Answer = str | ToolCall | Sequence[ToolCall]
+
+
 class ScriptedEngine:
     """An engine that says what it is told, with `RapidEngine`'s methods and without a model.
 
-    answers: given in turn, the last one again and again; a callable is asked with the messages
-    and the context; an exception is raised. `requests` keeps what was asked. Each word is a
-    token. delay_s: seconds a token.
+    answers: given in turn, the last one again and again; a callable is asked with the request;
+    an exception is raised. An answer is text, in which tool calls in <tool_call> tags are found
+    where there are tools, or the calls themselves. `requests` keeps what was asked. Each word is
+    a token. delay_s: seconds a token. name: of the model.
     """
 
     def __init__(
         self,
-        answers: Sequence[str | Exception] | Callable[[tuple[Message, ...], LongContext | None], str],
+        answers: Sequence[Answer | Exception] | Callable[[Asked], Answer],
         *,
         window: int = 8192,
         delay_s: float = 0.0,
+        name: str = "scripted",
     ) -> None:
         if not callable(answers) and not answers:
             raise OptionError("a scripted engine needs at least one answer, got none")
         self._answers = answers
         self.window = window
+        self.names = (name, name)
         self._delay_s = delay_s
-        self.requests: list[tuple[tuple[Message, ...], LongContext | None, Sampling, Speculation]] = []
+        self.requests: list[Asked] = []
         self.closed = False
 
-    def count_tokens(self, text: str) -> int:
-        """Words of `text`."""
-        return len(text.split())
+    def count_tokens(self, prompt: str | Sequence[Message], *, tools: Sequence[Tool] | ToolUse = ()) -> int:  # noqa: ARG002
+        """Words of a text, or of all messages."""
+        return len(self.token_ids(prompt if isinstance(prompt, str) else _contents(prompt)))
+
+    def token_ids(self, text: str) -> tuple[int, ...]:
+        """A number for each word of `text`, the same for the same word."""
+        return tuple(zlib.crc32(word.encode()) for word in text.split())
 
     def generate(
         self,
@@ -240,11 +264,20 @@ class ScriptedEngine:
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
+        tools: Sequence[Tool] | ToolUse = (),
         progress: Callable[[str, int, int], None] | None = None,
     ) -> Result:
         """The next answer, whole."""
         return Result.of(
-            self.stream(prompt, context=context, sampling=sampling, speculation=speculation, fit=fit, progress=progress)
+            self.stream(
+                prompt,
+                context=context,
+                sampling=sampling,
+                speculation=speculation,
+                fit=fit,
+                tools=tools,
+                progress=progress,
+            )
         )
 
     def stream(
@@ -255,6 +288,7 @@ class ScriptedEngine:
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
+        tools: Sequence[Tool] | ToolUse = (),
         progress: Callable[[str, int, int], None] | None = None,
     ) -> Generator[Delta]:
         """The next answer, word by word."""
@@ -263,11 +297,19 @@ class ScriptedEngine:
         check_fit(fit)
         messages = read_messages(prompt)
         document = read_context(context) if context is not None else None
-        sampling = sampling or Sampling()
-        self.requests.append((messages, document, sampling, speculation or Speculation()))
+        asked = Asked(messages, document, sampling or Sampling(), speculation or Speculation(), ToolUse.of(tools))
+        prompt_tokens = self.count_tokens(messages) + (self.count_tokens(document.text) if document else 0)
+        if prompt_tokens >= self.window:
+            raise PromptTooLongError(
+                f"a prompt must be shorter than the window of {self.window:,} tokens, and this one has "
+                f"{prompt_tokens:,}; shorten it",
+                prompt_tokens=prompt_tokens,
+                window=self.window,
+            )
+        self.requests.append(asked)
         if progress is not None:
             progress("prefill", 0, 0)
-        return self._say(self._answer(messages, document), messages, sampling)
+        return self._say(self._answer(asked), asked, prompt_tokens)
 
     async def agenerate(
         self,
@@ -277,11 +319,18 @@ class ScriptedEngine:
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
+        tools: Sequence[Tool] | ToolUse = (),
         progress: Callable[[str, int, int], None] | None = None,
     ) -> Result:
         """`generate` for an event loop."""
         stream = self.astream(
-            prompt, context=context, sampling=sampling, speculation=speculation, fit=fit, progress=progress
+            prompt,
+            context=context,
+            sampling=sampling,
+            speculation=speculation,
+            fit=fit,
+            tools=tools,
+            progress=progress,
         )
         return Result.of([delta async for delta in stream])
 
@@ -293,11 +342,18 @@ class ScriptedEngine:
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
+        tools: Sequence[Tool] | ToolUse = (),
         progress: Callable[[str, int, int], None] | None = None,
     ) -> AsyncGenerator[Delta]:
         """`stream` for an event loop."""
         stream = self.stream(
-            prompt, context=context, sampling=sampling, speculation=speculation, fit=fit, progress=progress
+            prompt,
+            context=context,
+            sampling=sampling,
+            speculation=speculation,
+            fit=fit,
+            tools=tools,
+            progress=progress,
         )
         async with aclosing(iterate_in_thread(lambda _: stream)) as deltas:
             async for delta in deltas:
@@ -308,7 +364,7 @@ class ScriptedEngine:
 
     def save_document(self, path: str | PathLike[str]) -> None:
         """Write the text of the last request's document to `path`."""
-        document = self.requests[-1][1] if self.requests else None
+        document = self.requests[-1].context if self.requests else None
         if document is None:
             raise EngineStateError("save_document saves the document of the last request, and there was none")
         Path(path).write_bytes(document.text.encode())
@@ -329,22 +385,31 @@ class ScriptedEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _answer(self, messages: tuple[Message, ...], context: LongContext | None) -> str:
+    def _answer(self, asked: Asked) -> Answer:
         if callable(self._answers):
-            return self._answers(messages, context)
+            return self._answers(asked)
         answer = self._answers[min(len(self.requests), len(self._answers)) - 1]
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def _say(self, answer: str, messages: tuple[Message, ...], sampling: Sampling) -> Generator[Delta]:
-        ends = [at for stop in sampling.stop_strings if (at := answer.find(stop)) >= 0]
+    def _say(self, answer: Answer, asked: Asked, prompt_tokens: int) -> Generator[Delta]:
+        calls: tuple[ToolCall, ...] = ()
+        if not isinstance(answer, str):
+            calls = (answer,) if isinstance(answer, ToolCall) else tuple(answer)
+            calls, answer = tuple(call if call.id else replace(call, id=new_id()) for call in calls), ""
+        elif asked.tools.shown:
+            answer, calls = read_calls(answer, ToolFormat())
+        ends = [at for stop in asked.sampling.stop_strings if (at := answer.find(stop)) >= 0]
         # Every word with the white space before it, and what white space is left at the end.
         words = re.findall(r"\s*\S+|\s+$", answer[: min(ends, default=len(answer))])
-        said = words[: sampling.max_new_tokens]
+        said = words[: asked.sampling.max_new_tokens]
         for position, word in enumerate(said):
             time.sleep(self._delay_s)
             yield Delta(word, (TokenEvent(position, False, position),))
-        prompt_tokens = sum(self.count_tokens(message.content) for message in messages)
         reason: FinishReason = "stop" if len(said) == len(words) else "length"
-        yield Delta("", (), reason, Usage(prompt_tokens, len(said)), Stats(rounds=len(said)))
+        yield Delta("", (), reason, Usage(prompt_tokens, len(said)), Stats(rounds=len(said)), calls)
+
+
+def _contents(messages: Sequence[Message]) -> str:
+    return "\n".join(message.content for message in messages)

@@ -43,14 +43,14 @@ def test_a_document_cannot_end_its_own_message():
 
 @pytest.mark.parametrize("hostile", ["plain", "ends<|im_end|>here", "opens<|header|>here"])
 def test_a_template_may_reorder_and_leave_out_what_it_likes(hostile):
-    """System text at the end, and no tool messages at all: a document is never swallowed with them."""
+    """System text at the end, and no answers at all: a document is never swallowed with them."""
     tokenizer = tiny_tokenizer(
-        "{% for m in messages if m['role'] in ('user', 'assistant') %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
+        "{% for m in messages if m['role'] == 'user' %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
         "{% for m in messages if m['role'] == 'system' %}({{ m['content'] }}){% endfor %}"
     )
     tokenizer.add_tokens([AddedToken("<|header|>", special=True)])
     messages = [
-        Message("system", "S"), Message("user", f"D {hostile}"), Message("tool", "T"), Message("user", "Q"),
+        Message("system", "S"), Message("user", f"D {hostile}"), Message("assistant", "T"), Message("user", "Q"),
     ]  # fmt: skip
     ids = ChatPrompter(tokenizer).encode(messages)
     assert tokenizer.decode(ids) == f"[user]D {hostile}[user]Q(S)"

@@ -27,7 +27,8 @@ from rapid_core.testing import ScriptedEngine, tiny_model
 PUBLIC = """
 Chunk CompilationError Delta DocumentError EngineStateError InputError LoadError LongContext Message
 MissingDependencyError ModelOutputError OptionError PromptPair PromptTooLongError RapidEngine RapidError Result
-Retrieval RetrievalError Sampling SavedDocumentError Speculation Stats TokenEvent UnknownOptionError
+Retrieval RetrievalError Sampling SavedDocumentError Speculation Stats TokenEvent Tool ToolCall ToolUse
+UnknownOptionError
 UnsupportedModelError Usage
 VocabularyError
 """.split()
@@ -54,7 +55,7 @@ def test_a_missing_package_names_the_pip_command():
 
 
 def test_the_scripted_engine_has_the_real_ones_methods():
-    public = {name for name in vars(RapidEngine) if not name.startswith("_")} - {"load", "prompts", "window"}
+    public = {name for name in vars(RapidEngine) if not name.startswith("_")} - {"load", "names", "prompts", "window"}
     assert public <= set(dir(ScriptedEngine))
 
 
@@ -62,13 +63,13 @@ def test_the_scripted_engine_says_what_it_is_told_and_notes_what_it_was_asked():
     engine = ScriptedEngine(["one two three", RuntimeError("broken")])
     result = engine.generate("Who?", context="A document", sampling=Sampling(max_new_tokens=2))
     assert (result.text, result.finish_reason, result.usage.completion_tokens) == ("one two", "length", 2)
-    assert engine.requests[0][1].text == "A document"
+    assert engine.requests[0].context.text == "A document"
     with pytest.raises(RuntimeError, match="broken"):
         engine.generate("Who?")
     with pytest.raises(InputError):
         engine.generate("")
     assert ScriptedEngine(["a STOP b"]).generate("Who?", sampling=Sampling(stop="STOP")).text == "a "
-    assert ScriptedEngine(lambda messages, _: messages[-1].content).generate("Who?").text == "Who?"
+    assert ScriptedEngine(lambda asked: asked.messages[-1].content).generate("Who?").text == "Who?"
 
 
 async def test_the_scripted_engine_streams_for_an_event_loop():

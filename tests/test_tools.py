@@ -1,0 +1,274 @@
+"""Tools: how templates show them, how answers call them, on any family's format."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rapid_core import InputError, Message, OptionError, Sampling, Tool, ToolCall, ToolUse
+from rapid_core.prompts import ChatPrompter
+from rapid_core.testing import ScriptedEngine, tiny_engine, tiny_tokenizer
+from rapid_core.tool_format import ToolFormat, function_schema, template_id
+from rapid_core.tool_parsing import ToolCallStream, read_calls
+
+ADD = Tool("add", "Adds two numbers.", {"type": "object", "properties": {"a": {"type": "integer"}}})
+
+# One short template of each known kind: tags around JSON, a list of JSON behind one tag with ids, bare
+# JSON, name and arguments apart, XML, and two that know nothing of tools, one of them strict.
+TAGS = (
+    "{% if tools %}{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ 'user' if m.role == 'tool' else m.role }}\n{{ m.content }}"
+    "{% if m.tool_calls %}{% for c in m.tool_calls %}{% if m.content or not loop.first %}{{ '\n' }}{% endif %}"
+    '<tool_call>\n{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>'
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+LIST = (
+    "{% if tools %}[TOOLS]{{ tools | tojson }}[/TOOLS]{% endif %}{% for m in messages %}"
+    "{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]"
+    "{% elif m.tool_calls %}[TOOL_CALLS][{% for c in m.tool_calls %}"
+    "{% if c.id | length != 9 %}{{ raise_exception('ids have 9 characters') }}{% endif %}"
+    '{{ (c.function | tojson)[:-1] }}, "id": "{{ c.id }}"}{% if not loop.last %}, {% endif %}{% endfor %}]<|im_end|>'
+    "{% elif m.role == 'tool' %}{% if m.tool_call_id | length != 9 %}{{ raise_exception('ids') }}{% endif %}"
+    "[RESULT]{{ m.tool_call_id }} {{ m.content }}[/RESULT]{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+)
+BARE = (
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.tool_calls %}{% if m.tool_calls | length > 1 %}{{ raise_exception('one call at a time') }}{% endif %}"
+    '{"name": "{{ m.tool_calls[0].function.name }}", "parameters": {{ m.tool_calls[0].function.arguments | tojson }}}'
+    "{% else %}{{ m.content }}{% endif %}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+APART = (
+    "{% if tools %}{% for t in tools %}{{ t.function.name }}: {{ t.function.description }}\n{% endfor %}{% endif %}"
+    "{% for m in messages %}{% if m.tool_calls %}<A>{{ m.content }}<calls>{% for c in m.tool_calls %}"
+    "{% if not loop.first %}{{ '\n' }}{% endif %}<call>function<sep>{{ c.function.name }}\n```json\n"
+    "{{ c.function.arguments | tojson }}\n```<end>{% endfor %}</calls><|im_end|>"
+    "{% elif m.role == 'assistant' %}<A>{{ m.content }}<|im_end|>{% else %}<{{ m.role }}>{{ m.content }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<A>{% endif %}"
+)
+XML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.tool_calls %}{% for c in m.tool_calls %}"
+    "<tool_call><function={{ c.function.name }}>{% for k, v in c.function.arguments | items %}<{{ k }}>{{ v }}"
+    "{% endfor %}</tool_call>{% endfor %}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+STRICT = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+)
+THINKING = TAGS.replace(
+    "{{ m.content }}", "{% if m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}{{ m.content }}"
+)
+
+HISTORY = [
+    Message("system", "Be exact."),
+    Message("user", "What is 1 + 2?"),
+    Message("assistant", "", (ToolCall("add", '{"a": 1}', "call_00000000017"),)),
+    Message("tool", "three", (), "call_00000000017", "add"),
+    Message("assistant", "It is 3."),
+    Message("user", "And 3 + 4?"),
+]
+
+
+def prompter(template):
+    return ChatPrompter(tiny_tokenizer(template))
+
+
+def rendered(template, messages, tools=()):
+    made = prompter(template)
+    return made.tokenizer.decode(made.encode(messages, tools))
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (TAGS, ToolFormat(shows_tools=True, shows_calls=True, shows_results=True)),
+        (THINKING, ToolFormat(shows_tools=True, shows_calls=True, shows_results=True)),
+        (LIST, ToolFormat("[TOOL_CALLS][", ", ", "]", "arguments", None, True, True, True)),
+        (BARE, ToolFormat("", None, "", "parameters", None, True, True, True)),
+        (
+            APART,
+            ToolFormat(
+                "<calls><call>function<sep>",
+                "\n```<end>\n<call>function<sep>",
+                "\n```<end></calls>",
+                "arguments",
+                "\n```json\n",
+                True,
+                True,
+                True,
+            ),
+        ),
+        (XML, ToolFormat(shows_results=True)),
+        (STRICT, ToolFormat()),
+    ],
+)
+def test_the_format_of_calls_is_read_off_the_template(template, expected):
+    assert prompter(template).tool_format == expected
+
+
+@pytest.mark.parametrize("template", [TAGS, THINKING, LIST, BARE, APART, XML, STRICT])
+def test_tools_calls_and_results_reach_the_prompt_of_every_template(template):
+    text = rendered(template, HISTORY, [ADD])
+    places = [text.index(part) for part in ("What is 1 + 2?", '"a": 1', "three", "It is 3.", "And 3 + 4?")]
+    assert places == sorted(places)
+    assert "Adds two numbers." in text
+    # And where only the history has calls, since the tools are no longer offered.
+    assert '"a": 1' in rendered(template, HISTORY) and "Adds two" not in rendered(template, HISTORY)
+
+
+@pytest.mark.parametrize("template", [TAGS, THINKING, LIST, BARE, APART, XML, STRICT])
+def test_what_a_format_writes_it_reads_again(template):
+    format_ = prompter(template).tool_format
+    calls = [ToolCall("add", '{"a": 1}'), ToolCall("add", '{"a": 2, "b": "<|im_end|> é"}')]
+    for wanted in (calls[:1], calls[: 1 if format_.between is None else 2]):
+        stream = ToolCallStream(format_, ["add"])
+        said = "".join(stream.push(piece) for piece in format_.write(wanted))
+        rest, found = stream.finish("")
+        assert said + rest == ""
+        assert [(c.name, json.loads(c.arguments), c.error) for c in found] == [
+            (c.name, json.loads(c.arguments), "") for c in wanted
+        ]
+        assert len({c.id for c in found}) == len(found) and all(len(c.id) == 9 for c in found)
+
+
+def test_several_calls_are_written_into_a_template_that_takes_one():
+    two = [
+        Message("user", "Q"),
+        Message("assistant", "", (ToolCall("add", '{"a": 1}'), ToolCall("add", '{"a": 2}'))),
+        Message("tool", "R", (), ""),
+    ]
+    assert '{"a": 1}' in rendered(BARE, two, [ADD]) and '{"a": 2}' in rendered(BARE, two, [ADD])
+
+
+def test_text_before_a_call_streams_and_a_tag_that_was_none_is_text():
+    stream = ToolCallStream(ToolFormat(), ["add"])
+    assert stream.push("Let me see. <tool") == "Let me see. "
+    assert stream.push("box> is no call <") == "<toolbox> is no call "
+    assert stream.finish('tool_call>{"name": "add"}</tool_call>')[1][0].name == "add"
+    stream = ToolCallStream(ToolFormat(), ["add"])
+    assert stream.push("a <tool_") + stream.finish("")[0] == "a <tool_"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "reason"),
+    [
+        ('<tool_call>{"name": "add", "arguments": {"a": 1}', "add", "no valid JSON"),
+        ('<tool_call>{"name": "add", "arguments": {a: 1}}</tool_call>', "add", "no valid JSON"),
+        ("<tool_call>add(1)</tool_call>", "", "no JSON object"),
+        ('<tool_call>{"function": "add"}</tool_call>', "", 'a "name"'),
+        ('<tool_call>{"name": "add", "arguments": [1]}</tool_call>', "add", "must be a JSON object"),
+        ('<tool_call>{"name": "add", "arguments": "1,"}</tool_call>', "add", "no valid JSON"),
+    ],
+)
+def test_a_call_that_cannot_be_read_is_kept_with_the_reason(text, name, reason):
+    said, (call,) = read_calls("Well. " + text + " Done.", ToolFormat())
+    assert call.name == name and reason in call.error and call.arguments
+    assert said.startswith("Well.")
+    if "</tool_call>" in text:
+        assert said == "Well.  Done."
+
+
+def test_both_usual_keys_and_arguments_as_text_are_read():
+    _, calls = read_calls(
+        '<tool_call>{"name": "add", "parameters": {"a": "</tool_call>"}}</tool_call>'
+        '<tool_call>{"name": "add", "arguments": "{\\"a\\": 2}"}</tool_call><tool_call>{"name": "add"}</tool_call>',
+        ToolFormat(),
+    )
+    assert [json.loads(call.arguments) for call in calls] == [{"a": "</tool_call>"}, {"a": 2}, {}]
+
+
+def test_bare_json_is_a_call_only_if_it_names_a_tool():
+    bare = prompter(BARE).tool_format
+    for answer in ('{"name": "Ada", "age": 36}', '{"broken"', "{}"):
+        stream = ToolCallStream(bare, ["add"])
+        assert stream.push(answer) == ""
+        assert stream.finish("") == (answer, ())
+    stream = ToolCallStream(bare, ["add"])
+    assert stream.push("It is 3. {") == "It is 3. {"
+    stream = ToolCallStream(bare, ["add"])
+    stream.push('<|python_tag|>{"name": "add", "parameters": {}}; {"name": "add", "parameters": {"a": 1}}')
+    assert [call.arguments for call in stream.finish("")[1]] == ["{}", '{"a": 1}']
+
+
+def test_special_tokens_in_arguments_stay_text():
+    inside = Message("assistant", "", (ToolCall("add", json.dumps({"a": 'x<|im_end|>"\n'})),))
+    made = prompter(TAGS)
+    ids = made.encode([Message("user", "Q"), inside, Message("tool", "R")], [ADD])
+    text = made.tokenizer.decode(ids)
+    assert '{"a": "x<|im_end|>\\"\\n"}' in text
+    # One end for each of the three messages, and none inside.
+    assert ids.count(made.tokenizer.convert_tokens_to_ids("<|im_end|>")) == 3
+
+
+def test_special_tokens_around_calls_are_not_lost_from_an_answer():
+    tokenizer = tiny_tokenizer(LIST)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[TOOL_CALLS]", "[OTHER]"]})
+    made = ChatPrompter(tokenizer)
+    assert made.tool_tokens == {tokenizer.convert_tokens_to_ids("[TOOL_CALLS]")}
+
+
+def test_ids_fit_every_template_and_stay_paired():
+    assert template_id("abcdefgh1") == "abcdefgh1" and template_id("") == ""
+    assert template_id("call_1") == template_id("call_1") != template_id("call_2")
+    assert len(template_id("call_1")) == 9
+
+
+def test_references_in_a_tools_schema_hold_inside_a_call():
+    schema = {
+        "type": "object",
+        "properties": {"p": {"$ref": "#/$defs/P"}, "again": {"$ref": "#"}},
+        "$defs": {"P": {"type": "integer"}},
+    }
+    inside = function_schema(Tool("t", "", schema), ToolFormat())["properties"]["arguments"]
+    assert inside["properties"]["p"]["$ref"] == "#/properties/arguments/$defs/P"
+    assert inside["properties"]["again"]["$ref"] == "#/properties/arguments"
+
+
+def test_tools_that_break_a_rule_are_refused():
+    for broken, what in [
+        (lambda: Tool(""), "not empty"),
+        (lambda: Tool("t", None), "description"),
+        (lambda: Tool("t", "", {"type": "array"}), "schema of an object"),
+        (lambda: ToolUse((ADD, ADD)), "several are called add"),
+        (lambda: ToolUse((ADD,), "subtract"), "'add', got 'subtract'"),
+        (lambda: ToolUse((), "any"), "got none"),
+        (lambda: ToolUse(("add",)), "holds a str"),
+        (lambda: ToolUse(ADD), "list of Tool"),
+        (lambda: ToolUse((ADD,), parallel=1), "parallel"),
+    ]:
+        with pytest.raises(OptionError, match=what):
+            broken()
+
+
+def test_messages_with_calls_are_checked():
+    engine = ScriptedEngine(["."])
+    with pytest.raises(InputError, match="only an assistant"):
+        engine.generate([Message("user", "Q", (ToolCall("add"),))])
+    with pytest.raises(InputError, match="tuple of ToolCall"):
+        engine.generate([Message("assistant", "", [{"name": "add"}]), Message("user", "Q")])
+    # A tool may have nothing to say.
+    engine.generate([Message("user", "Q"), Message("assistant", "", (ToolCall("add"),)), Message("tool", "")])
+
+
+def test_the_engine_shows_tools_and_hides_them():
+    with tiny_engine() as engine:
+        shown, hidden = (
+            engine.target.tokenizer.decode(engine.prompts("Q", tools=tools).target_ids)
+            for tools in ([ADD], ToolUse((ADD,), "none"))
+        )
+        assert "Adds two" in shown and "Adds two" not in hidden
+        messages = [Message("user", "Q")]
+        assert engine.count_tokens(messages, tools=[ADD]) == len(engine.prompts("Q", tools=[ADD]).target_ids)
+        assert engine.count_tokens("Q") == len(engine.token_ids("Q")) == 1
+        assert engine.generate("Q", tools=[ADD], sampling=Sampling(max_new_tokens=4)).tool_calls == ()
+
+
+def test_a_scripted_engine_calls_tools():
+    engine = ScriptedEngine(['Well. <tool_call>{"name": "add"}</tool_call>', ToolCall("add", '{"a": 1}', "x"), []])
+    first = engine.generate("Q", tools=[ADD])
+    assert (first.text, first.tool_calls[0].name) == ("Well.", "add")
+    assert engine.generate("Q").tool_calls == (ToolCall("add", '{"a": 1}', "x"),)
+    assert engine.generate("Q").tool_calls == ()
+    assert "<tool_call>" in ScriptedEngine(['<tool_call>{"name": "add"}</tool_call>']).generate("Q").text
