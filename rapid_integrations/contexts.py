@@ -1,0 +1,81 @@
+"""What both integrations make of retrieved passages and of the documents that they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rapid_core import Chunk, Document, LongContext
+
+SEPARATOR = "\n\n"
+
+
+class RapidWarning(UserWarning):
+    """Something was decided for the caller; the statistics say it too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A retrieved text and the id of the document that it comes from, where that is known."""
+
+    text: str
+    source: str = ""
+
+
+def long_context(
+    passages: Sequence[Passage],
+    documents: Sequence[tuple[str, Document]],
+    *,
+    query: str = "",
+    place: str = "",
+    separator: str = SEPARATOR,
+) -> LongContext:
+    """The documents for the target, best-ranked first, and the passages for the drafter, in document order.
+
+    passages: best first. documents: with the ids that passages name. Passages of one document
+    that overlap become one. Without documents the passages are all that there is to read, and
+    the drafter's part of them is found as in any text.
+    """
+    texts = [passage.text for passage in passages]
+    if not documents:
+        return LongContext(separator.join(dict.fromkeys(texts)), query=query, place=place)
+    ranked = sorted(documents, key=lambda document: _rank(passages, document[0]))
+    chunks: list[Chunk] = []
+    known = {source for source, _ in ranked}
+    # The documents stand in the prompt in an order of their own; the drafter reads in the same one.
+    for source, document in sorted(ranked, key=lambda document: (document[1].name, document[1].text)):
+        own = [passage.text for passage in passages if passage.source == source]
+        chunks.extend(_in_order(own, document.text, offsets=len(ranked) == 1))
+    chunks.extend(Chunk(passage.text) for passage in passages if passage.source not in known)
+    unique = {chunk.text: chunk for chunk in chunks if chunk.text.strip()}
+    return LongContext(
+        documents=tuple(document for _, document in ranked),
+        chunks=tuple(unique.values()),
+        query=query,
+        place=place,
+        separator=separator,
+    )
+
+
+def _rank(passages: Sequence[Passage], source: str) -> int:
+    return next((rank for rank, passage in enumerate(passages) if passage.source == source), len(passages))
+
+
+def _in_order(texts: Iterable[str], document: str, *, offsets: bool) -> list[Chunk]:
+    """Passages as they follow each other in their document; those that it does not hold come last."""
+    spans: list[list[int]] = []
+    strange: list[Chunk] = []
+    for text in texts:
+        start = document.find(text)
+        if start < 0:
+            strange.append(Chunk(text))
+        else:
+            spans.append([start, start + len(text)])
+    merged: list[list[int]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([start, end])
+    found = [Chunk(document[start:end], start if offsets else -1, end if offsets else -1) for start, end in merged]
+    return [*found, *strange]

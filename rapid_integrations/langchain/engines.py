@@ -1,0 +1,53 @@
+"""The engines behind chat models: loaded when first asked, shared by all that name the same models."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakValueDictionary
+
+from rapid_core import RapidEngine, Retrieval
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What `RapidEngine.load` is asked for."""
+
+    target: str
+    drafter: str | None = None
+    device: str = "auto"
+    drafter_device: str | None = None
+    dtype: str = "auto"
+    drafter_dtype: str | None = None
+    retrieval: Retrieval | None = None
+    trust_remote_code: bool = False
+    cache_gib: float = 4.0
+    compile: bool | str = False
+
+
+_lock = threading.Lock()
+# Chat models are often made anew for every request or every temperature; weights are loaded once.
+# Nobody uses an engine any more: it goes.
+_loaded: WeakValueDictionary[LoadOptions, Any] = WeakValueDictionary()
+
+
+def engine_for(options: LoadOptions) -> RapidEngine:
+    """The engine of these models, loaded unless some chat model already holds it."""
+    with _lock:
+        engine: RapidEngine | None = _loaded.get(options)
+        if engine is None:
+            engine = RapidEngine.load(
+                options.target,
+                options.drafter,
+                device=options.device,
+                drafter_device=options.drafter_device,
+                dtype=options.dtype,
+                drafter_dtype=options.drafter_dtype,
+                retrieval=options.retrieval,
+                trust_remote_code=options.trust_remote_code,
+                cache_gib=options.cache_gib,
+                compile=options.compile,
+            )
+            _loaded[options] = engine
+        return engine

@@ -1,0 +1,165 @@
+"""What a call may ask for: words of the chat model's constructor and of `bind`, checked, as ours."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+from rapid_core import Constraint, OptionError, Sampling, Speculation, Tool, ToolUse, UnknownOptionError
+from rapid_integrations.langchain.retrieval import RapidContext
+
+T = TypeVar("T")
+
+# LangChain's word and ours.
+_SAMPLING = {"max_tokens": "max_new_tokens"}
+SAMPLING_WORDS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "max_tokens",
+    "seed",
+)
+CALL_WORDS = (
+    *SAMPLING_WORDS,
+    "stop",
+    "model",
+    "speculation",
+    "fit",
+    "timeout",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "response_format",
+    "rapid_context",
+)
+# Words of LangChain itself that ask nothing of a local model.
+_OF_THE_FRAMEWORK = frozenset({"stream", "stream_usage", "strict", "ls_structured_output_format"})
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call, checked."""
+
+    sampling: Sampling
+    speculation: Speculation
+    tools: ToolUse
+    fit: Any
+    timeout: float | None
+    model: str | None
+    context: RapidContext | None
+    schema: Mapping[str, Any] | None = field(default=None)
+
+
+def read_call(defaults: Mapping[str, Any], stop: Sequence[str] | None, asked: Mapping[str, Any]) -> Call:
+    """Options of the constructor, overruled by those of the call; raises `OptionError` for unknown words."""
+    for name in asked:
+        if name not in CALL_WORDS and name not in _OF_THE_FRAMEWORK:
+            near = difflib.get_close_matches(name, CALL_WORDS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UnknownOptionError(
+                f"a call of ChatRapid has no option {name!r}{hint} It knows: {', '.join(CALL_WORDS)}"
+            )
+    chosen = {**defaults, **{name: value for name, value in asked.items() if value is not None}}
+    stops = stop if stop is not None else chosen.get("stop")
+    constraint, schema = _constraint(chosen.get("response_format"))
+    sampling = Sampling(
+        **{_SAMPLING.get(word, word): chosen[word] for word in SAMPLING_WORDS if chosen.get(word) is not None},
+        stop=stops or (),
+        constraint=constraint,
+    )
+    context = chosen.get("rapid_context")
+    if isinstance(context, str):
+        context = RapidContext(context)
+    if context is not None and not isinstance(context, RapidContext):
+        raise OptionError(f"rapid_context must be text or a RapidContext, got {type(context).__name__}")
+    return Call(
+        sampling,
+        read_options(Speculation, chosen.get("speculation")),
+        _tools(chosen),
+        chosen.get("fit") or "error",
+        _timeout(chosen.get("timeout")),
+        chosen.get("model"),
+        context,
+        schema,
+    )
+
+
+def read_options(kind: type[T], given: T | Mapping[str, Any] | None) -> T:
+    """Options of ours, as they are or as a mapping."""
+    if given is None:
+        return kind()
+    if isinstance(given, kind):
+        return given
+    if isinstance(given, Mapping):
+        return kind(**given)
+    raise OptionError(f"{kind.__name__.lower()} must be a {kind.__name__} or a mapping, got {type(given).__name__}")
+
+
+def _tools(chosen: Mapping[str, Any]) -> ToolUse:
+    tools = tuple(read_tool(tool) for tool in chosen.get("tools") or ())
+    parallel = bool(chosen.get("parallel_tool_calls") or False)
+    return ToolUse(tools, read_choice(chosen.get("tool_choice")), parallel)
+
+
+def read_tool(tool: Any) -> Tool:
+    """A tool of ours for whatever LangChain takes for one."""
+    function = convert_to_openai_tool(tool)["function"]
+    parameters = function.get("parameters") or {"type": "object", "properties": {}}
+    return Tool(function["name"], function.get("description") or "", parameters)
+
+
+def read_choice(choice: object) -> str:
+    """The words that providers have for it, as ours."""
+    if choice is None or choice == "auto":
+        return "auto"
+    if choice is True or choice == "required":
+        return "any"
+    if choice is False:
+        return "none"
+    if isinstance(choice, Mapping):
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, Mapping) else choice.get("name") or choice.get("type")
+        if isinstance(name, str):
+            return read_choice(name)
+    if not isinstance(choice, str):
+        raise OptionError(f"tool_choice must be 'auto', 'any', 'none' or a tool's name, got {choice!r}")
+    return choice
+
+
+def _constraint(response_format: object) -> tuple[Constraint | None, Mapping[str, Any] | None]:
+    """OpenAI's word for the form of an answer, and the schema that the model is told."""
+    if response_format is None:
+        return None, None
+    if isinstance(response_format, Mapping):
+        kind, inner = response_format.get("type"), response_format.get("json_schema")
+        if kind == "text":
+            return None, None
+        if kind == "json_object":
+            return Constraint.json(), None
+        if kind == "json_schema" and isinstance(inner, Mapping) and isinstance(inner.get("schema"), Mapping):
+            return Constraint.json_schema(inner["schema"]), inner["schema"]
+    raise OptionError(
+        "response_format must be {'type': 'json_schema', 'json_schema': {'name': …, 'schema': …}}, "
+        f"{{'type': 'json_object'}} or {{'type': 'text'}}, got {response_format!r}"
+    )
+
+
+def _timeout(timeout: object) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout <= 0:
+        raise OptionError(f"timeout must be seconds above 0, got {timeout!r}")
+    return float(timeout)
+
+
+def names_of(kind: type) -> list[str]:
+    """The fields of a dataclass."""
+    return [each.name for each in fields(kind)]

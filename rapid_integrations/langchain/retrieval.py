@@ -1,0 +1,371 @@
+"""The long context of a call: given whole, or found by the application's own retriever."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from langchain_core.documents import Document
+from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.vectorstores import VectorStore
+
+from rapid_core import Chunk, InputError, LongContext, LongHistory, OptionError
+from rapid_core import Document as WholeDocument
+from rapid_integrations.contexts import Passage, RapidWarning, long_context
+from rapid_integrations.langchain.messages import text_of
+
+OnRetrievalError = Literal["raise", "plain"]
+DocumentLoader = Callable[[str], "str | Document | None"]
+
+DEFAULT_ID_KEY = "source"
+DEFAULT_K = 10
+NO_DOCUMENTS = (
+    "no whole documents: the target reads only the chunks that were retrieved; give docstore= or document_loader="
+)
+NOTHING_FOUND = "the retriever returned nothing: plain decoding, without a document and without a drafter"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What the engine is given: a context or none, sentences for the statistics, and whether nobody shall draft."""
+
+    context: LongContext | LongHistory | None
+    notes: tuple[str, ...] = ()
+    plain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A retriever for the chunks, and where the documents that they come from are kept.
+
+    retriever: None where the chunks are already there. docstore: anything with `mget(ids)`.
+    loader: gives a document for its id. id_key: the key of a chunk's metadata that holds the id.
+    warning: said with every use. name: its own, for its repr.
+    """
+
+    retriever: BaseRetriever | None = None
+    docstore: Any = None
+    loader: DocumentLoader | None = None
+    id_key: str = DEFAULT_ID_KEY
+    warning: str = ""
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __repr__(self) -> str:
+        return f"Hook({self.name})"
+
+    @property
+    def knows_documents(self) -> bool:
+        """Whether there is anybody to ask for whole documents."""
+        return self.docstore is not None or self.loader is not None
+
+    def fetch(self, sources: Sequence[str]) -> list[Any]:
+        """The documents of some ids, None for one that is missing."""
+        if self.docstore is not None:
+            return list(self.docstore.mget(list(sources)))
+        return [self.loader(source) if self.loader is not None else None for source in sources]
+
+    async def afetch(self, sources: Sequence[str]) -> list[Any]:
+        """`fetch` for an event loop."""
+        if self.docstore is not None and hasattr(self.docstore, "amget"):
+            return list(await self.docstore.amget(list(sources)))
+        return await asyncio.to_thread(self.fetch, sources)
+
+
+def _content(document: Document) -> str:
+    return document.page_content
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A question that a hook has yet to answer.
+
+    chunks: where they were retrieved before, best first. whole: the documents, where they are
+    known. written: how a document stands in the prompt; place, separator: see `LongContext`.
+    """
+
+    hook: Hook
+    query: str = ""
+    chunks: tuple[Document, ...] | None = None
+    whole: tuple[WholeDocument, ...] = ()
+    place: str = ""
+    separator: str = "\n\n"
+    written: Callable[[Document], str] = _content
+    on_error: OnRetrievalError | None = None
+
+    def run(self, messages: Sequence[BaseMessage], on_error: OnRetrievalError) -> Resolved:
+        """Ask for chunks and documents. What is raised is raised, or becomes plain decoding."""
+        chunks = self.chunks
+        try:
+            if chunks is None and self.hook.retriever is not None:
+                chunks = tuple(self.hook.retriever.invoke(self.query or last_question(messages)))
+            sources = self._sources(chunks or ())
+            return self._made(chunks or (), sources, self.hook.fetch(sources))
+        except Exception as error:
+            if (self.on_error or on_error) == "raise":
+                raise
+            return self._without_drafter(error, chunks or ())
+
+    async def arun(self, messages: Sequence[BaseMessage], on_error: OnRetrievalError) -> Resolved:
+        """`run` for an event loop."""
+        chunks = self.chunks
+        try:
+            if chunks is None and self.hook.retriever is not None:
+                chunks = tuple(await self.hook.retriever.ainvoke(self.query or last_question(messages)))
+            sources = self._sources(chunks or ())
+            return self._made(chunks or (), sources, await self.hook.afetch(sources))
+        except Exception as error:
+            if (self.on_error or on_error) == "raise":
+                raise
+            return self._without_drafter(error, chunks or ())
+
+    def _sources(self, chunks: Sequence[Document]) -> list[str]:
+        """The ids of the documents to fetch, in the order of their best chunk."""
+        if self.whole:
+            return []
+        return list(dict.fromkeys(source for chunk in chunks if (source := self._source(chunk))))
+
+    def _source(self, chunk: Document) -> str:
+        source = chunk.metadata.get(self.hook.id_key)
+        # Some stores keep a missing value as text.
+        return "" if source in (None, "", "None") else str(source)
+
+    def _made(self, chunks: Sequence[Document], sources: Sequence[str], fetched: Sequence[Any]) -> Resolved:
+        if self.whole:
+            return self._of_known_documents(chunks)
+        if not any(chunk.page_content.strip() for chunk in chunks):
+            return Resolved(None, (NOTHING_FOUND,), plain=True)
+        pairs = list(zip(sources, fetched, strict=True))
+        found = [(source, self._whole(value, source, chunks)) for source, value in pairs if value is not None]
+        notes = self._notes(chunks, [source for source, value in pairs if value is None])
+        passages = [Passage(chunk.page_content, self._source(chunk)) for chunk in chunks]
+        return Resolved(self._context(passages, found), tuple(notes))
+
+    def _of_known_documents(self, chunks: Sequence[Document]) -> Resolved:
+        if not chunks:
+            return Resolved(LongContext(documents=self.whole, chunks=(), query=self.query))
+        named = [(str(position), document) for position, document in enumerate(self.whole)]
+        passages = [
+            Passage(chunk.page_content, next((name for name, known in named if chunk.page_content in known.text), ""))
+            for chunk in chunks
+        ]
+        return Resolved(self._context(passages, named))
+
+    def _context(self, passages: Sequence[Passage], documents: Sequence[tuple[str, WholeDocument]]) -> LongContext:
+        return long_context(passages, documents, query=self.query, place=self.place, separator=self.separator)
+
+    def _whole(self, value: Any, source: str, chunks: Sequence[Document]) -> WholeDocument:
+        """A fetched document as it stands in the prompt; text alone has its first chunk's metadata."""
+        if isinstance(value, (str, bytes)):
+            text = value.decode() if isinstance(value, bytes) else value
+            first = next(chunk for chunk in chunks if self._source(chunk) == source)
+            value = Document(text, metadata=first.metadata)
+        if not isinstance(value, Document):
+            raise InputError(f"a document must be text or a LangChain Document, got {type(value).__name__}")
+        return WholeDocument(self.written(value), source)
+
+    def _notes(self, chunks: Sequence[Document], missing: Sequence[str]) -> list[str]:
+        """What the caller should know, as warnings and for the statistics."""
+        notes = [self.hook.warning] if self.hook.warning else []
+        if not self.hook.knows_documents:
+            notes.append(NO_DOCUMENTS)
+        elif missing:
+            listed = ", ".join(map(repr, missing))
+            notes.append(f"no document was found for {listed}; check the docstore, or document_loader")
+        loose = sum(not self._source(chunk) for chunk in chunks)
+        if loose and self.hook.knows_documents:
+            notes.append(
+                f"{loose} of {len(chunks)} chunks name no document under the metadata key {self.hook.id_key!r}"
+            )
+        for note in notes:
+            warnings.warn(note, RapidWarning, stacklevel=2)
+        return notes
+
+    def _without_drafter(self, error: Exception, chunks: Sequence[Document]) -> Resolved:
+        note = f"retrieval failed, and the answer is given without a drafter: {type(error).__name__}: {error}"
+        warnings.warn(note, RapidWarning, stacklevel=2)
+        if self.whole:
+            return Resolved(LongContext(documents=self.whole, chunks=()), (note,), plain=True)
+        if not chunks:
+            return Resolved(None, (note,), plain=True)
+        passages = [Passage(chunk.page_content) for chunk in chunks]
+        return Resolved(self._context(passages, []), (note,), plain=True)
+
+
+class RapidContext:
+    """The long context of one call, for `chat.bind(rapid_context=…)`.
+
+    text, or documents (best-ranked first): what the target reads. chunks: what the drafter reads
+    of it; without them passages are retrieved on the fly. query: what to search for, the last
+    human message unless given. retriever: finds the chunks at each call; without text and
+    documents see `from_retriever`. on_retrieval_error: the chat model's unless given. Its repr is
+    a hash, so that caches and traces hold no documents; the answers to a retriever's context are
+    cached by messages, also when its store changes.
+    """
+
+    def __init__(
+        self,
+        text: str = "",
+        *,
+        documents: Sequence[str | Document] = (),
+        chunks: Sequence[str | Document] | None = None,
+        query: str = "",
+        retriever: BaseRetriever | None = None,
+        on_retrieval_error: OnRetrievalError | None = None,
+    ) -> None:
+        """Raises `InputError` where there is nothing to read."""
+        check_on_retrieval_error(on_retrieval_error)
+        if not text and not documents:
+            raise InputError("a context needs text= or documents=, got none; see from_retriever, or leave it out")
+        if (text and documents) or (chunks is not None and retriever is not None):
+            raise InputError("a context takes text= or documents=, and chunks= or retriever=, got both")
+        whole = [to_document(document) for document in (documents or [text])]
+        if retriever is not None:
+            hook = Hook(check_retriever(retriever))
+            self._source: Resolved | Search = Search(hook, query=query, whole=tuple(whole), on_error=on_retrieval_error)
+            return
+        given = None if chunks is None else tuple(Chunk(_text(chunk)) for chunk in chunks)
+        self._source = Resolved(LongContext(documents=tuple(whole), chunks=given, query=query))
+
+    @classmethod
+    def of(cls, source: Resolved | Search) -> RapidContext:
+        """A context of something that is already known, or that has yet to be searched."""
+        made = cls.__new__(cls)
+        made._source = source
+        return made
+
+    def __repr__(self) -> str:
+        digest = hashlib.sha256(repr(self._source).encode("utf-8", "surrogatepass")).hexdigest()
+        return f"RapidContext({digest[:32]})"
+
+    def resolve(self, messages: Sequence[BaseMessage], on_error: OnRetrievalError) -> Resolved:
+        """What the engine is given; a retriever is asked now."""
+        return self._source if isinstance(self._source, Resolved) else self._source.run(messages, on_error)
+
+    async def aresolve(self, messages: Sequence[BaseMessage], on_error: OnRetrievalError) -> Resolved:
+        """`resolve` for an event loop."""
+        return self._source if isinstance(self._source, Resolved) else await self._source.arun(messages, on_error)
+
+
+def from_retriever(
+    retriever: BaseRetriever,
+    *,
+    docstore: Any = None,
+    document_loader: DocumentLoader | None = None,
+    id_key: str | None = None,
+    query: str = "",
+    on_retrieval_error: OnRetrievalError | None = None,
+) -> RapidContext:
+    """A context that asks the application's retriever at each call.
+
+    Its chunks go to the drafter, their documents to the target. A `ParentDocumentRetriever` or `MultiVectorRetriever` has both sides. Any other retriever needs
+    `docstore` (with `mget(ids)`) or `document_loader` (id to text or Document), and id_key, the key
+    of a chunk's metadata that holds its document's id: "source" unless given. Without either the
+    chunks are all that the target reads, which a warning says. on_retrieval_error: "plain" answers
+    without a drafter, with a warning, where "raise" lets the retriever's error through.
+    Raises `InputError` for what is no retriever.
+    """
+    check_on_retrieval_error(on_retrieval_error)
+    hook = make_hook(retriever, docstore, document_loader, id_key)
+    return RapidContext.of(Search(hook, query=query, on_error=on_retrieval_error))
+
+
+def from_vector_store(
+    store: VectorStore,
+    *,
+    k: int = DEFAULT_K,
+    search_kwargs: dict[str, Any] | None = None,
+    docstore: Any = None,
+    document_loader: DocumentLoader | None = None,
+    id_key: str | None = None,
+    query: str = "",
+    on_retrieval_error: OnRetrievalError | None = None,
+) -> RapidContext:
+    """`from_retriever` for a vector store: its `k` best chunks, whatever scores it gives them."""
+    if not isinstance(store, VectorStore):
+        raise InputError(f"from_vector_store needs a LangChain VectorStore, got {type(store).__name__}")
+    return from_retriever(
+        store.as_retriever(search_kwargs={"k": k, **(search_kwargs or {})}),
+        docstore=docstore,
+        document_loader=document_loader,
+        id_key=id_key,
+        query=query,
+        on_retrieval_error=on_retrieval_error,
+    )
+
+
+def make_hook(
+    retriever: BaseRetriever, docstore: Any = None, loader: DocumentLoader | None = None, id_key: str | None = None
+) -> Hook:
+    """A retriever with its documents; one that keeps both is asked for its chunks."""
+    check_retriever(retriever)
+    check_documents(docstore, loader)
+    store = getattr(retriever, "vectorstore", None)
+    own = getattr(retriever, "docstore", None)
+    if store is None or own is None:
+        return Hook(retriever, docstore, loader, id_key or DEFAULT_ID_KEY)
+    # Such a retriever returns documents; the drafter reads the chunks that led to them.
+    kind = getattr(retriever, "search_type", "similarity")
+    chunks = store.as_retriever(
+        search_type=getattr(kind, "value", kind), search_kwargs=dict(getattr(retriever, "search_kwargs", {}))
+    )
+    warning = ""
+    if getattr(retriever, "parent_splitter", None) is not None:
+        warning = (
+            "the documents of a ParentDocumentRetriever with a parent_splitter are parts, and the target reads no more "
+            "than those; leave parent_splitter out to keep them whole"
+        )
+    chosen = id_key or str(getattr(retriever, "id_key", DEFAULT_ID_KEY))
+    return Hook(chunks, None if loader else docstore or own, loader, chosen, warning)
+
+
+def last_question(messages: Sequence[BaseMessage]) -> str:
+    """What to search for: the last human message, or the last one of all."""
+    chosen = [message for message in messages if isinstance(message, HumanMessage)] or messages
+    return text_of(chosen[-1]) if chosen else ""
+
+
+def check_retriever(retriever: object) -> BaseRetriever:
+    """Raise `InputError` for what is no retriever of LangChain's."""
+    if not isinstance(retriever, BaseRetriever):
+        raise InputError(
+            f"a retriever must be a LangChain BaseRetriever, got {type(retriever).__name__}; use from_vector_store for "
+            "a store"
+        )
+    return retriever
+
+
+def check_documents(docstore: Any, loader: object) -> None:
+    """Raise `InputError` where documents could not be fetched."""
+    if docstore is not None and not hasattr(docstore, "mget"):
+        raise InputError(f"a docstore must have mget(ids), got {type(docstore).__name__}; use document_loader=")
+    if loader is not None and not callable(loader):
+        raise InputError(f"document_loader must be callable with a document's id, got {type(loader).__name__}")
+    if docstore is not None and loader is not None:
+        raise InputError("documents come from docstore= or from document_loader=, got both")
+
+
+def check_on_retrieval_error(value: object) -> None:
+    """Raise `OptionError` unless it is one of the two ways, or None for the chat model's own."""
+    if value not in ("raise", "plain", None):
+        raise OptionError(f"on_retrieval_error must be 'raise' or 'plain', got {value!r}")
+
+
+def to_document(value: str | Document) -> WholeDocument:
+    """A whole document of ours; raises `InputError` for what is none."""
+    if isinstance(value, str):
+        return WholeDocument(value)
+    if isinstance(value, Document):
+        return WholeDocument(value.page_content, str(value.metadata.get(DEFAULT_ID_KEY) or value.id or ""))
+    raise InputError(f"a document must be text or a LangChain Document, got {type(value).__name__}")
+
+
+def _text(chunk: str | Document) -> str:
+    if isinstance(chunk, (str, Document)):
+        return chunk if isinstance(chunk, str) else chunk.page_content
+    raise InputError(f"a chunk must be text or a LangChain Document, got {type(chunk).__name__}")

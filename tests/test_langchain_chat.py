@@ -1,0 +1,477 @@
+"""ChatRapid by itself: messages, options, streams, threads, caches, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import pickle
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.exceptions import ContextOverflowError
+from langchain_core.messages import (
+    AIMessage,
+    ChatMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_helpers import obedient_engine
+
+from rapid_core import (
+    InputError,
+    Message,
+    OptionError,
+    PromptTooLongError,
+    Sampling,
+    Speculation,
+    ToolCall,
+    UnknownOptionError,
+)
+from rapid_core.testing import ScriptedEngine, save_tiny_model, tiny_engine
+from rapid_integrations.langchain import ChatRapid, RapidContext, RapidWarning
+
+
+def chat_of(*answers, **options):
+    return ChatRapid(engine=ScriptedEngine(list(answers)), **options)
+
+
+def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+# What is said
+
+
+def test_only_new_text_comes_back_and_the_prompt_is_not_echoed(engine):
+    chat = ChatRapid(engine=engine, max_tokens=12)
+    answer = chat.invoke("hi")
+    plain = engine.generate("hi", sampling=Sampling(max_new_tokens=12))
+    assert (answer.content, answer.response_metadata["finish_reason"]) == (plain.text, "length")
+
+
+def test_a_prompt_template_ends_up_in_the_models_own_chat_template():
+    chat = chat_of("done")
+    chain = ChatPromptTemplate.from_messages([("system", "Be {how}."), ("human", "{q}")]) | chat | StrOutputParser()
+    assert chain.invoke({"how": "brief", "q": "Why?"}) == "done"
+    assert chat.engine.requests[0].messages == (Message("system", "Be brief."), Message("user", "Why?"))
+
+
+def test_every_kind_of_message_becomes_one_of_ours():
+    chat = chat_of("done")
+    chat.invoke(
+        [
+            SystemMessage([{"type": "text", "text": "Be "}, "exact."]),
+            ChatMessage(role="developer", content="Always."),
+            HumanMessage("1 + 2?", name="ada"),
+            AIMessage(
+                [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Let me see."}],
+                tool_calls=[{"name": "add", "args": {"a": 1}, "id": "c1"}],
+                invalid_tool_calls=[{"name": "add", "args": "{a:", "id": "c2", "error": "broken"}],
+            ),
+            ToolMessage("3", tool_call_id="c1", name="add"),
+            ToolMessage([{"type": "text", "text": ""}], tool_call_id="c2", status="error"),
+            HumanMessage("Well?"),
+        ]
+    )
+    assert chat.engine.requests[0].messages == (
+        Message("system", "Be exact."),
+        Message("system", "Always."),
+        Message("user", "1 + 2?", name="ada"),
+        Message(
+            "assistant", "Let me see.", (ToolCall("add", '{"a": 1}', "c1"), ToolCall("add", "{a:", "c2", "broken"))
+        ),
+        Message("tool", "3", tool_call_id="c1", name="add"),
+        Message("tool", "", tool_call_id="c2"),
+        Message("user", "Well?"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("messages", "what"),
+    [
+        ([], "at least one message"),
+        ([HumanMessage("")], "must not be empty"),
+        ([HumanMessage([{"type": "image_url", "image_url": {"url": "x"}}])], "block of type 'image_url'"),
+        ([HumanMessage([{"type": "audio", "base64": "x"}])], "'audio'"),
+        ([ChatMessage(role="critic", content="x")], "'critic'"),
+        ([RemoveMessage(id="1")], "'remove'"),
+        ([HumanMessage("hi"), AIMessage("ho")], "must be from 'user' or 'tool'"),
+    ],
+)
+def test_messages_that_cannot_be_read_are_an_error(messages, what):
+    with pytest.raises(InputError, match=what):
+        chat_of("done").invoke(messages)
+
+
+def test_an_answer_after_a_tool_result_needs_no_human_message():
+    answer = chat_of("3").invoke(
+        [
+            HumanMessage("1 + 2?"),
+            AIMessage("", tool_calls=[{"name": "add", "args": {}, "id": "1"}]),
+            ToolMessage("3", tool_call_id="1"),
+        ]
+    )
+    assert answer.content == "3"
+
+
+def test_an_answer_that_ends_at_once_is_one_chunk():
+    chunks = list(chat_of("").stream("hi"))
+    assert len(chunks) == 1 and chunks[0].chunk_position == "last" and chunks[0].content == ""
+
+
+def test_usage_and_metadata_are_on_the_last_chunk_and_merge_to_what_invoke_gives():
+    chat = chat_of("one two three")
+    chunks = list(chat.stream("hi"))
+    assert [bool(chunk.usage_metadata) for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    assert all(not chunk.response_metadata for chunk in chunks[:-1])
+    merged, whole = sum(chunks[1:], chunks[0]), chat.invoke("hi")
+    assert (merged.content, merged.usage_metadata) == (whole.content, whole.usage_metadata)
+    assert merged.response_metadata == whole.response_metadata
+    assert whole.usage_metadata == {
+        "input_tokens": 1, "output_tokens": 3, "total_tokens": 4, "input_token_details": {"cache_read": 0},
+    }  # fmt: skip
+    assert whole.response_metadata["model_name"] == "scripted" and whole.response_metadata["model_provider"] == "rapid"
+    assert whole.response_metadata["finish_reason"] == "stop" and whole.response_metadata["rapid"]["rounds"] == 3
+    json.dumps(whole.response_metadata)
+
+
+def test_statistics_tell_how_the_drafts_fared(engine, document):
+    answer = ChatRapid(engine=engine, max_tokens=16).bind(rapid_context=document).invoke("Who lives in Lima?")
+    stats = answer.response_metadata["rapid"]
+    assert stats["drafted"] >= stats["accepted"] and stats["retrieved"] and stats["notes"] is not None
+    again = ChatRapid(engine=engine, max_tokens=16).bind(rapid_context=document).invoke("Who lives in Lima?")
+    assert again.usage_metadata["input_token_details"]["cache_read"] == again.usage_metadata["input_tokens"] - 1
+
+
+# Options
+
+
+def test_options_of_a_call_overrule_those_of_the_constructor():
+    chat = chat_of("a b c d", temperature=0.5, max_tokens=3, stop=["c"], top_p=0.9, speculation={"eta": 0})
+    chat.invoke("hi")
+    chat.invoke("hi", stop=["d"], temperature=0, max_tokens=9, top_k=5, seed=3, speculation=Speculation.off())
+    first, second = (asked.sampling for asked in chat.engine.requests)
+    assert (first.temperature, first.max_new_tokens, first.stop, first.top_p) == (0.5, 3, ("c",), 0.9)
+    assert (second.temperature, second.max_new_tokens, second.stop, second.top_k, second.seed) == (0, 9, ("d",), 5, 3)
+    assert [asked.speculation.enabled for asked in chat.engine.requests] == [True, False]
+    assert chat.engine.requests[0].speculation.eta == 0
+
+
+def test_stop_cuts_the_answer_whole_and_streamed():
+    chat = chat_of("one two\nObservation: three", stop=["\nObservation:"])
+    assert chat.invoke("hi").content == "one two"
+    assert "".join(chunk.content for chunk in chat.stream("hi")) == "one two"
+    assert chat.invoke("hi", stop=["two"]).content == "one "
+    assert chat.bind(stop=["one"]).invoke("hi").content == ""
+
+
+def test_a_real_stream_never_shows_a_stop_string(engine):
+    text = ChatRapid(engine=engine, max_tokens=40).invoke("hi").content
+    stop = text[10:14]
+    chunks = [chunk.content for chunk in ChatRapid(engine=engine, max_tokens=40, stop=[stop]).stream("hi")]
+    assert "".join(chunks) == text[: text.index(stop)]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"temperature": -1}, "temperature"),
+        ({"max_tokens": 0}, "max_new_tokens"),
+        ({"top_p": 2}, "top_p"),
+        ({"timeout": 0}, "timeout"),
+        ({"speculation": {"gama": 3}}, "did you mean 'gamma'"),
+        ({"speculation": 7}, "mapping"),
+        ({"retrieval": {"threshold": 3}}, "threshold"),
+    ],
+)
+def test_options_that_break_a_rule_are_refused_by_the_constructor(options, error):
+    with pytest.raises((OptionError, ValueError), match=error):
+        chat_of("x", **options)
+
+
+def test_words_that_nobody_knows_are_not_passed_over_in_silence():
+    with pytest.warns(RapidWarning, match="temprature"):
+        chat_of("x", temprature=1)
+    with pytest.raises(UnknownOptionError, match="did you mean 'max_tokens'"):
+        chat_of("x").invoke("hi", max_token=3)
+    with pytest.raises(OptionError, match="response_format"):
+        chat_of("x").invoke("hi", response_format={"type": "xml"})
+    with pytest.raises(OptionError, match="rapid_context"):
+        chat_of("x").invoke("hi", rapid_context=7)
+
+
+def test_a_chat_model_needs_a_model(monkeypatch):
+    monkeypatch.delenv("RAPID_TARGET", raising=False)
+    with pytest.raises((OptionError, ValueError), match="needs target="):
+        ChatRapid()
+
+
+def test_a_call_over_time_ends_with_an_error():
+    chat = ChatRapid(engine=ScriptedEngine(["a b c d e f"], delay_s=0.1), timeout=0.15)
+    with pytest.raises(TimeoutError, match="timeout=0.15"):
+        chat.invoke("hi")
+    assert chat.invoke("hi", timeout=60).content == "a b c d e f"
+
+
+# Windows, tokens, profiles
+
+
+def test_a_prompt_over_the_window_is_langchains_error_and_ours():
+    chat = ChatRapid(engine=ScriptedEngine(["x"], window=5))
+    with pytest.raises(ContextOverflowError) as caught:
+        chat.invoke("one two three four five six")
+    assert isinstance(caught.value, PromptTooLongError)
+    assert (caught.value.prompt_tokens, caught.value.window) == (6, 5)
+
+
+async def test_a_prompt_over_the_window_of_a_real_engine_is_never_cut(engine):
+    with pytest.raises(ContextOverflowError, match="window of 1,024"):
+        await ChatRapid(engine=engine).ainvoke("word " * 400)
+
+
+def test_tokens_are_counted_by_the_targets_own_tokenizer(engine):
+    chat = ChatRapid(engine=engine)
+    assert chat.get_token_ids("héllo") == list(engine.token_ids("héllo")) and chat.get_num_tokens("héllo") == 6
+    messages = [SystemMessage("S"), HumanMessage("Who?")]
+    count = chat.get_num_tokens_from_messages(messages)
+    assert count == chat.invoke(messages, max_tokens=1).usage_metadata["input_tokens"]
+    assert chat.get_num_tokens_from_messages(messages, tools=[add]) > count
+
+
+def test_the_profile_asks_for_the_window_when_somebody_reads_it():
+    asked = []
+
+    class Engine(ScriptedEngine):
+        @property
+        def window(self):
+            asked.append(1)
+            return 77
+
+        @window.setter
+        def window(self, value):
+            pass
+
+    chat = ChatRapid(engine=Engine(["x"]))
+    assert chat.profile["tool_calling"] and chat.profile["structured_output"] and not asked
+    assert chat.profile["max_input_tokens"] == 77 == chat.profile.get("max_input_tokens")
+    assert dict(chat.profile)["max_input_tokens"] == {**chat.profile}["max_input_tokens"] == 77
+    assert asked == [1]
+
+
+# Tools
+
+
+def test_bound_tools_reach_the_model_and_calls_come_back_parsed():
+    chat = ChatRapid(engine=obedient_engine()).bind_tools([add], tool_choice="any")
+    answer = chat.invoke("2 + 3")
+    assert answer.content == "" and answer.response_metadata["finish_reason"] == "tool_calls"
+    assert [(call["name"], call["args"]) for call in answer.tool_calls] == [("add", {"a": 2, "b": 2})]
+    asked = chat.bound.engine.requests[0].tools
+    assert (asked.tools[0].description, asked.choice) == ("Adds two numbers.", "any")
+
+
+@pytest.mark.parametrize(
+    ("given", "choice"),
+    [
+        (None, "auto"), ("auto", "auto"), ("any", "any"), ("required", "any"), (True, "any"), ("add", "add"),
+        ("none", "none"), (False, "none"), ({"type": "function", "function": {"name": "add"}}, "add"),
+        ({"type": "tool", "name": "add"}, "add"), ({"type": "any"}, "any"),
+    ],
+)  # fmt: skip
+def test_every_way_to_say_which_tool_must_be_called(given, choice):
+    chat = ChatRapid(engine=obedient_engine())
+    chat.bind_tools([add], tool_choice=given).invoke("2 + 3")
+    assert chat.engine.requests[0].tools.choice == choice
+
+
+def test_a_choice_of_no_tool_is_an_error_at_once():
+    for wrong in ("subtract", {"function": {}}, 7):
+        with pytest.raises(OptionError, match="tool"):
+            chat_of("x").bind_tools([add], tool_choice=wrong)
+
+
+BROKEN = [
+    '<tool_call>{"name": "add", "arguments": {"a": 1',
+    '<tool_call>{"name": "add", "arguments": {a: 1}}</tool_call>',
+    "<tool_call>add(1, 2)</tool_call>",
+    '<tool_call>{"name": "add", "arguments": [1]}</tool_call>',
+]
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_malformed_call_is_an_invalid_one_whole_and_streamed(text):
+    chat = chat_of(text).bind_tools([add])
+    whole = chat.invoke("2 + 3")
+    assert whole.tool_calls == [] and whole.content == ""
+    assert len(whole.invalid_tool_calls) == 1 and whole.invalid_tool_calls[0]["error"]
+    chunks = list(chat.stream("2 + 3"))
+    merged = sum(chunks[1:], chunks[0])
+    assert merged.tool_calls == [] and len(merged.invalid_tool_calls) == 1
+
+
+def test_several_calls_and_text_before_them():
+    calls = [f'<tool_call>{{"name": "add", "arguments": {arguments}}}</tool_call>' for arguments in ('{"a": 1}', "{}")]
+    chat = chat_of("Let me see. " + "\n".join(calls)).bind_tools([add])
+    chunks = list(chat.stream("q"))
+    for answer in (chat.invoke("q"), sum(chunks[1:], chunks[0])):
+        assert answer.content.strip() == "Let me see."
+        assert [call["args"] for call in answer.tool_calls] == [{"a": 1}, {}]
+        assert len({call["id"] for call in answer.tool_calls}) == 2
+
+
+def test_parallel_calls_and_other_keywords_are_passed_on():
+    chat = ChatRapid(engine=obedient_engine())
+    chat.bind_tools([add], tool_choice="any", parallel_tool_calls=True, rapid_context="A document.").invoke("1")
+    asked = chat.engine.requests[0]
+    assert (
+        asked.tools.parallel and asked.context.text + "".join(d.text for d in asked.context.documents) == "A document."
+    )
+
+
+# Caches and copies
+
+
+def test_a_cache_tells_models_options_and_contexts_apart():
+    cache = InMemoryCache()
+    engines = [ScriptedEngine([name], name=name) for name in ("first", "second")]
+    first, second = (ChatRapid(engine=engine, cache=cache) for engine in engines)
+    assert (first.invoke("hi").content, second.invoke("hi").content) == ("first", "second")
+    first.invoke("hi")
+    assert len(engines[0].requests) == 1
+    first.invoke("hi", stop=["x"])
+    first.invoke("hi", temperature=1)
+    first.bind(rapid_context=RapidContext("one")).invoke("hi")
+    first.bind(rapid_context=RapidContext("two")).invoke("hi")
+    ChatRapid(engine=engines[0], cache=cache, max_tokens=3).invoke("hi")
+    assert len(engines[0].requests) == 6
+    first.bind(rapid_context=RapidContext("two")).invoke("hi")
+    assert len(engines[0].requests) == 6
+
+
+def test_the_repr_of_a_context_is_a_short_hash():
+    context = RapidContext("secret " * 1000)
+    assert "secret" not in repr(context) and len(repr(context)) < 60
+    assert repr(context) == repr(RapidContext("secret " * 1000)) != repr(RapidContext("secret"))
+
+
+def test_copies_share_the_engine_and_pickles_say_what_cannot_travel(tmp_path):
+    chat = ChatRapid(engine=tiny_engine(), temperature=0.5)
+    assert copy.deepcopy(chat).engine is chat.engine and copy.copy(chat).engine is chat.engine
+    with pytest.raises(TypeError, match="weights and threads do not travel"):
+        pickle.dumps(chat)
+    named = ChatRapid(target=str(save_tiny_model(tmp_path / "m")), temperature=0.5, max_tokens=2)
+    named.invoke("hi")
+    again = pickle.loads(pickle.dumps(named))
+    assert (again.target, again.temperature) == (named.target, 0.5) and not again._held
+    assert again.profile["max_input_tokens"] == 1024
+    chat.engine.close()
+
+
+def test_chat_models_of_one_name_share_their_weights_and_a_call_may_name_another_model(tmp_path):
+    left, right = (str(save_tiny_model(tmp_path / name, seed=seed)) for seed, name in enumerate(("left", "right")))
+    one, two = ChatRapid(target=left, max_tokens=8), ChatRapid(model=left, temperature=1, max_tokens=8)
+    assert one._engine(None) is two._engine(None)
+    texts = {name: one.invoke("hi", model=name) for name in (left, right)}
+    assert texts[left].content != texts[right].content
+    assert [texts[name].response_metadata["model_name"] for name in (left, right)] == [left, right]
+    assert ChatRapid(target=right, max_tokens=8).invoke("hi").content == texts[right].content
+    with pytest.raises(OptionError, match="given an engine"):
+        chat_of("x").invoke("hi", model="other")
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    code = (
+        "import sys, rapid_integrations.langchain\n"
+        "rapid_integrations.langchain.ChatRapid(target='demo')\n"
+        "print(sorted({'torch', 'transformers', 'langchain', 'langgraph', 'chromadb'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# Event loops and threads
+
+
+async def _ticks_while(work):
+    ticks = 0
+
+    async def tick():
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0.01)
+
+    ticker = asyncio.create_task(tick())
+    try:
+        return await work, ticks
+    finally:
+        ticker.cancel()
+
+
+async def test_ten_calls_at_once_keep_the_loop_free_and_answer_as_one_by_one(engine, document):
+    chat = ChatRapid(engine=engine, max_tokens=24).bind(rapid_context=document)
+    questions = [f"Who lives in house {number}?" for number in range(10)]
+    one_by_one = [chat.invoke(question).content for question in questions]
+    started = time.monotonic()
+    answers, ticks = await _ticks_while(asyncio.gather(*(chat.ainvoke(question) for question in questions)))
+    assert [answer.content for answer in answers] == one_by_one
+    # A loop that is blocked ticks once an answer; ten ticks a second leave room for a busy machine.
+    assert ticks > max(10, 10 * (time.monotonic() - started))
+    assert [answer.content for answer in chat.batch(questions)] == one_by_one
+    assert [answer.content for answer in await chat.abatch(questions)] == one_by_one
+
+
+async def test_loading_keeps_the_loop_free(tmp_path):
+    chat = ChatRapid(target=str(save_tiny_model(tmp_path / "m", seed=5)), max_tokens=2)
+    answer, ticks = await _ticks_while(chat.ainvoke("hi"))
+    assert answer.usage_metadata["output_tokens"] == 2 and ticks > 2
+
+
+async def test_a_stream_that_is_left_or_cancelled_stops_the_work():
+    engine = ScriptedEngine([" ".join(map(str, range(1000)))], delay_s=0.01)
+    chat, said = ChatRapid(engine=engine), []
+    async for chunk in chat.astream("hi"):
+        said.append(chunk.content)
+        if len(said) == 3:
+            break
+    task = asyncio.create_task(chat.ainvoke("hi"))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0.3)
+    assert not [thread for thread in threading.enumerate() if thread.name == "rapid-request" and thread.is_alive()]
+
+
+async def test_a_cancelled_call_leaves_the_engine_usable(engine, document):
+    chat = ChatRapid(engine=engine, max_tokens=400).bind(rapid_context=document)
+    task = asyncio.create_task(chat.ainvoke("Who lives in Oslo?"))
+    await asyncio.sleep(0.2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    stream = chat.stream("Who lives in Oslo?")
+    next(stream)
+    stream.close()
+    assert (await chat.ainvoke("hi", max_tokens=3)).usage_metadata["output_tokens"] == 3
+
+
+async def test_what_the_engine_raises_reaches_every_kind_of_caller():
+    for call in ("invoke", "stream"):
+        with pytest.raises(RuntimeError, match="broken"):
+            list(getattr(chat_of(RuntimeError("broken")), call)("hi"))
+    with pytest.raises(RuntimeError, match="broken"):
+        await chat_of(RuntimeError("broken")).ainvoke("hi")
+    with pytest.raises(RuntimeError, match="broken"):
+        async for _ in chat_of(RuntimeError("broken")).astream("hi"):
+            pass

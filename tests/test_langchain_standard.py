@@ -1,0 +1,71 @@
+"""LangChain's own suites, over an engine that does as it is asked and over the demo model."""
+
+from __future__ import annotations
+
+from langchain_helpers import obedient_engine
+from langchain_tests.integration_tests import ChatModelIntegrationTests
+from langchain_tests.unit_tests import ChatModelUnitTests
+
+from rapid_integrations.langchain import ChatRapid
+
+ENGINE = obedient_engine()
+
+
+class TestChatRapidUnit(ChatModelUnitTests):
+    @property
+    def chat_model_class(self):
+        return ChatRapid
+
+    @property
+    def chat_model_params(self):
+        # By name: making a chat model must load nothing.
+        return {"target": "demo"}
+
+    @property
+    def init_from_env_params(self):
+        names = {"RAPID_TARGET": "demo", "RAPID_DRAFTER": "/models/small"}
+        return names, {}, {"target": "demo", "drafter": "/models/small"}
+
+
+class _Suite(ChatModelIntegrationTests):
+    @property
+    def chat_model_class(self):
+        return ChatRapid
+
+    @property
+    def supports_json_mode(self):
+        return True
+
+    @property
+    def supports_anthropic_inputs(self):
+        return True
+
+    @property
+    def supports_model_override(self):
+        return True
+
+    @property
+    def enable_vcr_tests(self):
+        return True
+
+    @property
+    def supported_usage_metadata_details(self):
+        return {"invoke": ["cache_read_input"], "stream": ["cache_read_input"]}
+
+    def invoke_with_cache_read_input(self, *, stream=False):
+        chat = self.chat_model_class(**self.chat_model_params)
+        chat.invoke("Who lives in Lima?")
+        if not stream:
+            return chat.invoke("Who lives in Lima?")
+        chunks = list(chat.stream("Who lives in Lima?"))
+        return sum(chunks[1:], chunks[0])
+
+
+class TestChatRapidScripted(_Suite):
+    @property
+    def chat_model_params(self):
+        return {"engine": ENGINE}
+
+    @property
+    def model_override_value(self):
+        return "scripted"
