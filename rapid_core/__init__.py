@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rapid_core.config import Retrieval, Sampling, Speculation
-    from rapid_core.datatypes import Chunk, Delta, LongContext, Message, PromptPair, Result, Stats, TokenEvent, Usage
+    from rapid_core.datatypes import (
+        Chunk,
+        Delta,
+        Document,
+        LongContext,
+        LongHistory,
+        Message,
+        PromptPair,
+        Result,
+        Stats,
+        TokenEvent,
+        ToolCall,
+        Usage,
+    )
     from rapid_core.engine import RapidEngine
     from rapid_core.errors import (
         CompilationError,
@@ -31,7 +44,20 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "config": ("Retrieval", "Sampling", "Speculation"),
-    "datatypes": ("Chunk", "Delta", "LongContext", "Message", "PromptPair", "Result", "Stats", "TokenEvent", "Usage"),
+    "datatypes": (
+        "Chunk",
+        "Delta",
+        "Document",
+        "LongContext",
+        "LongHistory",
+        "Message",
+        "PromptPair",
+        "Result",
+        "Stats",
+        "TokenEvent",
+        "ToolCall",
+        "Usage",
+    ),
     "engine": ("RapidEngine",),
     "errors": (
         "CompilationError",
@@ -57,11 +83,13 @@ __all__ = [
     "Chunk",
     "CompilationError",
     "Delta",
+    "Document",
     "DocumentError",
     "EngineStateError",
     "InputError",
     "LoadError",
     "LongContext",
+    "LongHistory",
     "Message",
     "MissingDependencyError",
     "ModelOutputError",
@@ -78,6 +106,7 @@ __all__ = [
     "Speculation",
     "Stats",
     "TokenEvent",
+    "ToolCall",
     "UnknownOptionError",
     "UnsupportedModelError",
     "Usage",

@@ -17,6 +17,7 @@ from rapid_core.background import iterate_in_thread
 from rapid_core.cache_store import CacheBudget, CacheStore
 from rapid_core.compiled import CompiledStep, resolve_backend
 from rapid_core.config import Fit, Retrieval, Sampling, Speculation, cache_bytes
+from rapid_core.context import Context
 from rapid_core.datatypes import Delta, LongContext, PromptPair, Result, Stats, Usage
 from rapid_core.document_keeper import DocumentKeeper
 from rapid_core.errors import EngineStateError, OptionError
@@ -196,7 +197,7 @@ class RapidEngine:
         self,
         prompt: Prompt,
         *,
-        context: str | LongContext | None = None,
+        context: Context | None = None,
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
@@ -211,7 +212,7 @@ class RapidEngine:
         self,
         prompt: Prompt,
         *,
-        context: str | LongContext | None = None,
+        context: Context | None = None,
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
@@ -233,7 +234,7 @@ class RapidEngine:
         self,
         prompt: Prompt,
         *,
-        context: str | LongContext | None = None,
+        context: Context | None = None,
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
@@ -251,7 +252,7 @@ class RapidEngine:
         self,
         prompt: Prompt,
         *,
-        context: str | LongContext | None = None,
+        context: Context | None = None,
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
@@ -267,7 +268,7 @@ class RapidEngine:
         self,
         prompt: Prompt,
         *,
-        context: str | LongContext | None = None,
+        context: Context | None = None,
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",

@@ -24,12 +24,23 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from rapid_core.background import iterate_in_thread
 from rapid_core.byte_tokenizer import tiny_tokenizer as tiny_tokenizer  # noqa: PLC0414 - a public double too
 from rapid_core.config import Fit, Retrieval, Sampling, Speculation, check_fit
-from rapid_core.context import read_context, read_messages
-from rapid_core.datatypes import Delta, FinishReason, LongContext, Message, Result, Stats, TokenEvent, Usage
+from rapid_core.context import Context, read_context, read_messages
+from rapid_core.datatypes import (
+    Delta,
+    FinishReason,
+    LongContext,
+    LongHistory,
+    Message,
+    Result,
+    Stats,
+    TokenEvent,
+    Usage,
+)
 from rapid_core.engine import RapidEngine
 from rapid_core.errors import EngineStateError, OptionError, SavedDocumentError
 from rapid_core.loading import LoadedModel
 from rapid_core.retrieval.embedding import Vectors
+from rapid_core.several_documents import joined
 
 # What each architecture needs beside the sizes that all of them share.
 _MOE = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
@@ -215,7 +226,7 @@ class ScriptedEngine:
 
     def __init__(
         self,
-        answers: Sequence[str | Exception] | Callable[[tuple[Message, ...], LongContext | None], str],
+        answers: Sequence[str | Exception] | Callable[[tuple[Message, ...], LongContext | LongHistory | None], str],
         *,
         window: int = 8192,
         delay_s: float = 0.0,
@@ -225,7 +236,7 @@ class ScriptedEngine:
         self._answers = answers
         self.window = window
         self._delay_s = delay_s
-        self.requests: list[tuple[tuple[Message, ...], LongContext | None, Sampling, Speculation]] = []
+        self.requests: list[tuple[tuple[Message, ...], LongContext | LongHistory | None, Sampling, Speculation]] = []
         self.closed = False
 
     def count_tokens(self, text: str) -> int:
@@ -236,7 +247,7 @@ class ScriptedEngine:
         self,
         prompt: str | Sequence[Message],
         *,
-        context: str | LongContext | None = None,
+        context: Context | None = None,
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
@@ -251,7 +262,7 @@ class ScriptedEngine:
         self,
         prompt: str | Sequence[Message],
         *,
-        context: str | LongContext | None = None,
+        context: Context | None = None,
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
@@ -262,18 +273,18 @@ class ScriptedEngine:
             raise EngineStateError("a closed engine cannot answer; make another one")
         check_fit(fit)
         messages = read_messages(prompt)
-        document = read_context(context) if context is not None else None
+        given = read_context(context, fit) if context is not None else None
         sampling = sampling or Sampling()
-        self.requests.append((messages, document, sampling, speculation or Speculation()))
+        self.requests.append((messages, given, sampling, speculation or Speculation()))
         if progress is not None:
             progress("prefill", 0, 0)
-        return self._say(self._answer(messages, document), messages, sampling)
+        return self._say(self._answer(messages, given), messages, sampling)
 
     async def agenerate(
         self,
         prompt: str | Sequence[Message],
         *,
-        context: str | LongContext | None = None,
+        context: Context | None = None,
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
@@ -289,7 +300,7 @@ class ScriptedEngine:
         self,
         prompt: str | Sequence[Message],
         *,
-        context: str | LongContext | None = None,
+        context: Context | None = None,
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
@@ -309,9 +320,9 @@ class ScriptedEngine:
     def save_document(self, path: str | PathLike[str]) -> None:
         """Write the text of the last request's document to `path`."""
         document = self.requests[-1][1] if self.requests else None
-        if document is None:
+        if not isinstance(document, LongContext):
             raise EngineStateError("save_document saves the document of the last request, and there was none")
-        Path(path).write_bytes(document.text.encode())
+        Path(path).write_bytes((joined(document.documents) or document.text).encode())
 
     def load_document(self, path: str | PathLike[str]) -> LongContext:
         """The document that `save_document` wrote."""
@@ -329,7 +340,7 @@ class ScriptedEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _answer(self, messages: tuple[Message, ...], context: LongContext | None) -> str:
+    def _answer(self, messages: tuple[Message, ...], context: LongContext | LongHistory | None) -> str:
         if callable(self._answers):
             return self._answers(messages, context)
         answer = self._answers[min(len(self.requests), len(self._answers)) - 1]
