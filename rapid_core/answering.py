@@ -8,13 +8,14 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 
 from rapid_core.config import Fit, Sampling, Speculation, check_fit
-from rapid_core.context import Task, read_context, read_messages, split
-from rapid_core.datatypes import Delta, LongContext, Message, PromptPair, Stats, Usage
+from rapid_core.context import Context, read_context, read_messages, split
+from rapid_core.datatypes import Delta, LongContext, LongHistory, Message, PromptPair, Stats, Usage
 from rapid_core.decoder import Counts, Decoder
 from rapid_core.document_keeper import DocumentKeeper
 from rapid_core.drafting import RagDrafter, WaitingPrompt
 from rapid_core.errors import OptionError
 from rapid_core.first_token import Prepared, Preparer
+from rapid_core.history import AnyTask, find_history
 from rapid_core.loading import LoadedModel
 from rapid_core.lookup import NgramIndex
 from rapid_core.pacing import MOST_LOOKED_UP, CostTable, Pacer
@@ -51,7 +52,7 @@ class Request:
     """A checked request."""
 
     messages: tuple[Message, ...]
-    context: LongContext | None
+    context: LongContext | LongHistory | None
     sampling: Sampling
     speculation: Speculation
     fit: Fit
@@ -62,7 +63,7 @@ class Request:
     def of(
         cls,
         prompt: Prompt,
-        context: str | LongContext | None,
+        context: Context | None,
         sampling: Sampling | None,
         speculation: Speculation | None,
         fit: Fit,
@@ -77,10 +78,10 @@ class Request:
         if progress is not None and not callable(progress):
             raise OptionError(f"progress must be callable, got {type(progress).__name__}")
         messages = read_messages(prompt)
-        document = read_context(context) if context is not None else None
+        given = read_context(context, fit) if context is not None else None
         return cls(
             messages,
-            document,
+            given,
             sampling or Sampling(),
             speculation or Speculation(),
             fit,
@@ -157,7 +158,7 @@ class Answerer:
         except _ProgressError as raised:
             raise raised.error from None
         plan = prepared.plan
-        self._keeper.note(task, plan.prompts.target_ids)
+        self._keeper.note(plan.task, plan.prompts.target_ids)
         decode_started = time.perf_counter()
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63)
         decoder = self._decoder(request, prepared, seed, reserve, progress, is_cancelled)
@@ -212,6 +213,7 @@ class Answerer:
             drafter_cached_tokens=prepared.draft_cached,
             context_tokens=plan.context_tokens,
             retrieved=plan.retrieved,
+            left_out=plan.left_out,
             retrieval_s=plan.retrieval_s,
             prefill_s=prepared.prefill_s,
             draft_prefill_s=prepared.draft_prefill_s,
@@ -224,8 +226,11 @@ class Answerer:
             notes=tuple(notes),
         )
 
-    def _task(self, request: Request) -> Task:
-        return split(request.messages, request.context, self._prompter.count_tokens)
+    def _task(self, request: Request) -> AnyTask:
+        messages, context, count = request.messages, request.context, self._prompter.count_tokens
+        if isinstance(context, LongContext):
+            return split(messages, context, count)
+        return find_history(messages, context, count) or split(messages, None, count)
 
     def _decoder(
         self,

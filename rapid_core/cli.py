@@ -27,7 +27,7 @@ from rapid_core.command_options import (
 from rapid_core.config import Fit, Retrieval, Sampling, Speculation
 from rapid_core.context import read_messages
 from rapid_core.datatypes import Delta, LongContext, Message, Result
-from rapid_core.documents import PYTHON_REFERENCE, Document, read_document
+from rapid_core.documents import PYTHON_REFERENCE, ReadDocument, read_document
 from rapid_core.errors import InputError, RapidError
 from rapid_core.extras import check_installed
 from rapid_core.terminal import StageProgress, print_delta, print_summary
@@ -283,14 +283,14 @@ def _load(
     return engine
 
 
-def _read(doc: str) -> Document:
+def _read(doc: str) -> ReadDocument:
     document = read_document(doc)
     for reason in document.skipped:
         Console(stderr=True, highlight=False).print(Text(f"skipped: {reason}", style="yellow"), soft_wrap=True)
     return document
 
 
-def _fit(fit: FitChoice | None, document: Document) -> Fit:
+def _fit(fit: FitChoice | None, document: ReadDocument) -> Fit:
     if fit is not None:
         return fit.value
     return "retrieve" if document.name == PYTHON_REFERENCE else "error"

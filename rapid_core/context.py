@@ -2,17 +2,19 @@
 
 A request is messages and perhaps a document. What comes out is a `Task`: the messages with one
 place for the document, so that the target's prompt holds all of it at that place and the
-drafter's prompt holds the retrieved passages at the same place.
+drafter's prompt holds the retrieved passages at the same place. Messages that are long all
+together are read in `history`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Any, get_args
 
-from rapid_core.datatypes import Chunk, LongContext, Message, Role, ToolCall
-from rapid_core.errors import InputError
+from rapid_core.config import Fit
+from rapid_core.datatypes import Chunk, Document, LongContext, LongHistory, Message, Role, ToolCall
+from rapid_core.errors import InputError, OptionError
 
 # A message of fewer tokens is read as it is: retrieving from it would cost more than it saves.
 LONG_MESSAGE_TOKENS = 1024
@@ -21,10 +23,15 @@ QUESTION_CHARACTERS = 2000
 # A last message of so few words ("and in 1942?") is searched for together with the one before it.
 FOLLOW_UP_WORDS = 6
 
+Context = str | LongContext | LongHistory
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Messages with a place for the document: `before`, document, `after` in message `index`."""
+    """Messages with a place for the document: `before`, document, `after` in message `index`.
+
+    Of several documents `context.text` is empty until planning has chosen those that fit.
+    """
 
     messages: tuple[Message, ...]
     query: str
@@ -66,24 +73,28 @@ def read_messages(prompt: str | Sequence[Message]) -> tuple[Message, ...]:
     return messages
 
 
-def read_context(context: str | LongContext) -> LongContext:
-    """Check the document and the chunks that the caller brings.
+def read_context(context: Context, fit: Fit = "error") -> LongContext | LongHistory:
+    """Check the documents and the chunks that the caller brings, or how a history is to be read.
 
-    Raises `InputError` for an empty document or a chunk that is not text.
+    Raises `InputError` for an empty document, a chunk that is not text, or a history that keeps
+    nothing; `OptionError` where `fit` is given for a history, which is never cut.
     """
+    if isinstance(context, LongHistory):
+        return _read_history(context, fit)
     given = LongContext(context) if isinstance(context, str) else context
     if not isinstance(given, LongContext) or not isinstance(given.text, str):
-        raise InputError(f"context must be text or a LongContext of text, got {type(context).__name__}")
+        raise InputError(f"context must be text, a LongContext of text or a LongHistory, got {type(context).__name__}")
     if not isinstance(given.query, str):
         raise InputError(f"LongContext.query must be text, got {type(given.query).__name__}")
+    given = replace(given, documents=_read_documents(given.documents))
+    if given.documents and given.text:
+        raise InputError("a LongContext has either text or documents, got both; make the text one of the documents")
     _check_unicode("the document", given.text)
-    if not given.text.strip():
+    if not given.documents and not given.text.strip():
         raise InputError("the document must not be empty; leave context out to ask without one")
     if given.chunks is None:
         return given
-    chunks: object = given.chunks
-    if isinstance(chunks, str) or not isinstance(chunks, Iterable):
-        raise InputError(f"LongContext.chunks must be a list of Chunk or text, got {type(chunks).__name__}")
+    chunks = _items("LongContext.chunks", given.chunks, "Chunk or text")
     return replace(given, chunks=tuple(_read_chunk(chunk, given.text) for chunk in chunks))
 
 
@@ -95,6 +106,42 @@ def _check_calls(position: int, message: Message) -> None:
         raise InputError(f"message {position}: only an assistant calls tools, and its role is {message.role!r}")
     for call in message.tool_calls:
         _check_unicode(f"a tool call of message {position}", call.arguments)
+
+
+def _read_history(given: LongHistory, fit: Fit) -> LongHistory:
+    if fit != "error":
+        raise OptionError(
+            f"fit says how a document is cut, and the target reads a history whole, got fit={fit!r}; leave it out, "
+            "and drop or summarise older messages where they do not fit"
+        )
+    newest: object = given.newest
+    if not isinstance(newest, int) or isinstance(newest, bool) or newest < 1:
+        raise InputError(f"LongHistory.newest must be a whole number of at least 1, the question's own, got {newest!r}")
+    if given.rank is not None and not callable(given.rank):
+        raise InputError(f"LongHistory.rank must be callable or None, got {type(given.rank).__name__}")
+    return given
+
+
+def _read_documents(documents: object) -> tuple[Document, ...]:
+    checked = []
+    for position, document in enumerate(_items("LongContext.documents", documents, "Document")):
+        what = f"document {position}"
+        if not isinstance(document, Document) or not isinstance(document.text, str):
+            raise InputError(f"{what} must be a Document of text, got {type(document).__name__}")
+        if not isinstance(document.name, str) or document.name.splitlines() not in ([], [document.name]):
+            raise InputError(f"{what}: its name must be one line of text, got {document.name!r}")
+        _check_unicode(what, document.text)
+        _check_unicode(f"the name of {what}", document.name)
+        if not document.text.strip():
+            raise InputError(f"{what} must not be empty; drop it from LongContext.documents")
+        checked.append(document)
+    return tuple(checked)
+
+
+def _items(what: str, items: object, kind: str) -> Iterable[Any]:
+    if isinstance(items, str) or not isinstance(items, Iterable):
+        raise InputError(f"{what} must be a list of {kind}, got {type(items).__name__}")
+    return items
 
 
 def _check_unicode(what: str, text: str) -> None:
@@ -125,7 +172,7 @@ def split(messages: tuple[Message, ...], context: LongContext | None, count_toke
     A document of the caller stands before the first user message, where later turns leave it
     untouched. Without one, the longest message is split into its document and its question.
     """
-    query = _query(messages)
+    query = query_of(messages)
     if context is not None:
         index = next((i for i, message in enumerate(messages) if message.role == "user"), len(messages) - 1)
         after = "\n\n" + messages[index].content
@@ -133,7 +180,7 @@ def split(messages: tuple[Message, ...], context: LongContext | None, count_toke
     holder = _long_message(messages, count_tokens)
     if holder is None:
         return Task(messages, query)
-    before, document, after = _split_long_message(messages[holder].content)
+    before, document, after = split_long_message(messages[holder].content)
     if holder == len(messages) - 1 and messages[holder].role == "user":
         query = (before + after).strip() or document[-QUESTION_CHARACTERS:]
     return Task(messages, query, LongContext(document), holder, before, after)
@@ -148,7 +195,8 @@ def _long_message(messages: tuple[Message, ...], count_tokens: Callable[[str], i
     return index if len(content) >= LONG_MESSAGE_TOKENS <= count_tokens(content) else None
 
 
-def _query(messages: tuple[Message, ...]) -> str:
+def query_of(messages: Sequence[Message]) -> str:
+    """What to search for: the last user message, behind the one before it where it is a follow-up."""
     questions = [message.content for message in messages if message.role == "user"] or [messages[-1].content]
     short = len(questions[-1].split()) <= FOLLOW_UP_WORDS
     if short and len(questions) > 1 and len(questions[-2]) <= QUESTION_CHARACTERS:
@@ -156,7 +204,7 @@ def _query(messages: tuple[Message, ...]) -> str:
     return questions[-1]
 
 
-def _split_long_message(text: str) -> tuple[str, str, str]:
+def split_long_message(text: str) -> tuple[str, str, str]:
     """(before, document, after): the question is the short paragraph at the end, or at the start."""
     separator = "\n\n" if "\n\n" in text.strip() else "\n"
     body = text.rstrip()

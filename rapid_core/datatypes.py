@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -49,9 +49,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A passage of the document.
+    """A passage of the document, or of a history.
 
-    `start` and `end` are character offsets into the document, -1 where they are not known.
+    `start` and `end` are character offsets into the document, of several documents into the text
+    that the target reads of them; -1 where they are not known, and always in a history.
     `score` is the cosine similarity to the question, NaN where nobody measured it.
     """
 
@@ -62,17 +63,44 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Document:
+    """One of several documents. `name` stands before it in the prompt; without one its first words name it."""
+
+    text: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LongContext:
     """The document that the target reads whole, and what the drafter reads of it.
 
-    With `chunks` given they are used as they are, in their order, and no index is built; an
-    empty tuple says that retrieval found nothing. Without, passages are retrieved on the fly:
-    for `query`, or for the last user message where that is empty.
+    Either `text`, or `documents`, the best-ranked first: the target reads as many of them, whole,
+    as its window takes, and `Stats.left_out` names the rest. With `chunks` given they are used as
+    they are, in their order, and no index is built; an empty tuple says that retrieval found
+    nothing. Without, passages are retrieved on the fly: for `query`, or for the last user message
+    where that is empty.
     """
 
-    text: str
+    text: str = ""
     chunks: tuple[Chunk, ...] | None = None
     query: str = ""
+    documents: tuple[Document, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LongHistory:
+    """Messages that are long all together: the target reads all of them, the drafter a part.
+
+    It reads the system messages, of the older messages what retrieval finds for the last user
+    message, and the `newest` units as they are. A unit is a question with its answer, or a tool
+    call with its results. A result that is long by itself is read in passages in any unit.
+    rank: called with the query and all passages, returns the indices of passages, best first;
+    what it leaves out is not read, and what it raises reaches the caller. None: the engine's
+    own encoder.
+    """
+
+    newest: int = 2
+    rank: Callable[[str, Sequence[str]], Sequence[int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +192,9 @@ class Stats:
     drafted: "nobody", "lookup" (straight to the target) or "drafter". Of `looked_up` tokens that
     the drafter checked, `looked_up_accepted` became its drafts. `accepted` counts what the target
     accepted, behind a stop string too; `transferred` the emitted tokens whose choice had the
-    drafter's transfer (eta > 0 at a position that it drafted). `notes` are sentences about
+    drafter's transfer (eta > 0 at a position that it drafted). `context_tokens` counts what was
+    searched: the document that the target read, or the passages of a history. `left_out` names
+    the documents of several that the target's window had no room for. `notes` are sentences about
     everything that was decided for the user: a plain fallback, a cut, a budget that shrank.
     """
 
@@ -179,6 +209,7 @@ class Stats:
     drafter_cached_tokens: int = 0
     context_tokens: int = 0
     retrieved: tuple[Chunk, ...] = ()
+    left_out: tuple[str, ...] = ()
     retrieval_s: float = 0.0
     prefill_s: float = 0.0
     draft_prefill_s: float = 0.0

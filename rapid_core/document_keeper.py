@@ -11,6 +11,7 @@ from rapid_core.datatypes import LongContext
 from rapid_core.document_file import SavedDocument, open_document, write_document
 from rapid_core.errors import EngineStateError
 from rapid_core.fingerprint import fingerprint
+from rapid_core.history import AnyTask, HistoryTask
 from rapid_core.kv_cache import KVCache
 from rapid_core.prompts import ChatPrompter
 from rapid_core.retrieval import Searcher
@@ -33,9 +34,9 @@ class DocumentKeeper:
         self._prompter = prompter
         self._searcher = searcher
         self._model_name = model_name
-        self._last: tuple[Task, tuple[int, ...]] | None = None
+        self._last: tuple[AnyTask, tuple[int, ...]] | None = None
 
-    def note(self, task: Task, target_ids: tuple[int, ...]) -> None:
+    def note(self, task: AnyTask, target_ids: tuple[int, ...]) -> None:
         """Keep in mind what the target has just read."""
         self._last = (task, target_ids)
 
@@ -48,12 +49,18 @@ class DocumentKeeper:
 
         Raises `EngineStateError` where there is none that could be saved.
         """
-        if self._last is None or self._last[0].context is None:
+        task, target_ids = self._last or (None, ())
+        if isinstance(task, HistoryTask):
+            raise EngineStateError(
+                "save_document saves a document, and the last request had none but a long history; pass the document "
+                "as context= and ask about it first"
+            )
+        if task is None or task.context is None:
             raise EngineStateError(
                 "save_document saves the document of the last request, and there was none; ask a question about it "
                 "first, with context="
             )
-        (task, target_ids), text = self._last, self._last[0].context.text
+        text = task.context.text
         if task.before.strip():
             raise EngineStateError(
                 "a document can be saved where it stands before the question, and in the last request it stood behind "

@@ -18,7 +18,7 @@ SNIFFED_BYTES = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class ReadDocument:
     """What was read. `skipped` names every file of a folder that was not, with the reason."""
 
     text: str
@@ -26,13 +26,13 @@ class Document:
     skipped: tuple[str, ...] = ()
 
 
-def read_document(name: str) -> Document:
+def read_document(name: str) -> ReadDocument:
     """Read a text, Markdown or PDF file, a folder of source files, "-", or "python-reference".
 
     Raises `DocumentError` with the reason and the remedy.
     """
     if name == PYTHON_REFERENCE:
-        return Document(_python_reference(), name)
+        return ReadDocument(_python_reference(), name)
     if name == "-":
         if sys.stdin is None:
             raise DocumentError("'-' reads standard input, and this program has none; name a file")
@@ -84,7 +84,7 @@ def _read_pdf(path: Path) -> str:
     return text
 
 
-def _read_folder(folder: Path) -> Document:
+def _read_folder(folder: Path) -> ReadDocument:
     """The text files below a folder, in order of their paths, each under its own path as a heading."""
     parts, skipped = [], []
     for path in sorted(folder.rglob("*")):
@@ -102,7 +102,7 @@ def _read_folder(folder: Path) -> Document:
         raise DocumentError(
             f"folder {str(folder)!r} holds no text file; name a folder of sources, Markdown, text or PDF"
         )
-    return Document("\n\n".join(parts), str(folder), tuple(skipped))
+    return ReadDocument("\n\n".join(parts), str(folder), tuple(skipped))
 
 
 def _decode(data: bytes, name: str) -> str:
@@ -116,10 +116,10 @@ def _decode(data: bytes, name: str) -> str:
         ) from error
 
 
-def _checked(text: str, name: str) -> Document:
+def _checked(text: str, name: str) -> ReadDocument:
     if not text.strip():
         raise DocumentError(f"{name!r} must not be empty, and it has no text; name a document with text in it")
-    return Document(text, name)
+    return ReadDocument(text, name)
 
 
 def _python_reference() -> str:

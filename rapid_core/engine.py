@@ -17,6 +17,7 @@ from rapid_core.background import iterate_in_thread
 from rapid_core.cache_store import CacheBudget, CacheStore
 from rapid_core.compiled import CompiledStep, resolve_backend
 from rapid_core.config import Fit, Retrieval, Sampling, Speculation, cache_bytes
+from rapid_core.context import Context
 from rapid_core.datatypes import Delta, LongContext, PromptPair, Result, Stats, Usage
 from rapid_core.document_keeper import DocumentKeeper
 from rapid_core.errors import EngineStateError, OptionError
@@ -209,7 +210,7 @@ class RapidEngine:
         self,
         prompt: Prompt,
         *,
-        context: str | LongContext | None = None,
+        context: Context | None = None,
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
@@ -225,7 +226,7 @@ class RapidEngine:
         self,
         prompt: Prompt,
         *,
-        context: str | LongContext | None = None,
+        context: Context | None = None,
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
@@ -257,7 +258,7 @@ class RapidEngine:
         self,
         prompt: Prompt,
         *,
-        context: str | LongContext | None = None,
+        context: Context | None = None,
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
@@ -276,7 +277,7 @@ class RapidEngine:
         self,
         prompt: Prompt,
         *,
-        context: str | LongContext | None = None,
+        context: Context | None = None,
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
@@ -299,7 +300,7 @@ class RapidEngine:
         self,
         prompt: Prompt,
         *,
-        context: str | LongContext | None = None,
+        context: Context | None = None,
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",

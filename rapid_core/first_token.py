@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from rapid_core.config import Fit, Sampling, Speculation
-from rapid_core.context import Task
+from rapid_core.history import AnyTask
 from rapid_core.planning import OnProgress, Plan, Planner
 from rapid_core.runner import ModelRunner
 
@@ -71,15 +71,17 @@ class Preparer:
         self._encoder_device = torch.device(encoder_device)
         self._two_models = target.model is not drafter.model
 
-    def plan(self, task: Task, sampling: Sampling, speculation: Speculation, fit: Fit, on_progress: OnProgress) -> Plan:
+    def plan(
+        self, task: AnyTask, sampling: Sampling, speculation: Speculation, fit: Fit, on_progress: OnProgress
+    ) -> Plan:
         """Both prompts, one after the other."""
         plan = self._plan_target(task, sampling, fit, on_progress)
-        self._plan_drafter(task, plan, sampling, speculation, on_progress)
+        self._plan_drafter(plan, sampling, speculation, on_progress)
         return plan
 
     def prepare(
         self,
-        task: Task,
+        task: AnyTask,
         sampling: Sampling,
         speculation: Speculation,
         fit: Fit,
@@ -100,7 +102,7 @@ class Preparer:
             self._target.device, self._drafter.device, self._encoder_device
         )
         if not beside:
-            self._plan_drafter(task, prepared.plan, sampling, speculation, on_progress)
+            self._plan_drafter(prepared.plan, sampling, speculation, on_progress)
             self._prefill_target(prepared, reserve, on_progress)
             if not drafter_may_wait:
                 self._prefill_drafter(prepared, reserve, on_progress)
@@ -118,7 +120,7 @@ class Preparer:
         with ThreadPoolExecutor(1, thread_name_prefix="rapid-prefill") as pool:
             reading = pool.submit(read)
             try:
-                self._plan_drafter(task, prepared.plan, sampling, speculation, both.progress)
+                self._plan_drafter(prepared.plan, sampling, speculation, both.progress)
                 if self._two_models:
                     self._prefill_drafter(prepared, reserve, both.progress)
                 reading.result()
@@ -140,14 +142,11 @@ class Preparer:
             prepared.draft_cached, prepared.draft_prefill_s = cached, prepared.waited_s
             prepared.drafter_ready = True
 
-    def _plan_target(self, task: Task, sampling: Sampling, fit: Fit, on_progress: OnProgress) -> Plan:
+    def _plan_target(self, task: AnyTask, sampling: Sampling, fit: Fit, on_progress: OnProgress) -> Plan:
         return self._planner.plan_target(task, fit=fit, reserve=sampling.max_new_tokens, on_progress=on_progress)
 
-    def _plan_drafter(
-        self, task: Task, plan: Plan, sampling: Sampling, speculation: Speculation, on_progress: OnProgress
-    ) -> None:
+    def _plan_drafter(self, plan: Plan, sampling: Sampling, speculation: Speculation, on_progress: OnProgress) -> None:
         self._planner.plan_drafter(
-            task,
             plan,
             reserve=sampling.max_new_tokens,
             drafts=speculation.enabled,

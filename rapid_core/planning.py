@@ -1,17 +1,20 @@
-"""What each role reads: the document fitted to the target's window, the passages for the drafter."""
+"""What each role reads: the documents fitted to the target's window, the passages for the drafter."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from rapid_core.config import Fit, Retrieval
 from rapid_core.context import Task
 from rapid_core.datatypes import Chunk, PromptPair
 from rapid_core.errors import PromptTooLongError
+from rapid_core.history import LONG_HISTORY_TOKENS, AnyTask, History, HistoryTask, ranked_by
 from rapid_core.prompts import ChatPrompter
-from rapid_core.retrieval import Encoder, Searcher, above, budget_tokens, fill, in_document_order, join
+from rapid_core.retrieval import Encoder, Searcher, above, budget_tokens, chunk_size, fill, in_document_order, join
+from rapid_core.several_documents import joined, name_of, whole_that_fit
 
 # A prompt leaves the answer its max_new_tokens, but a window is never reserved for more than this part.
 LARGEST_RESERVE = 4
@@ -23,11 +26,16 @@ OnProgress = Callable[[str, int, int], None]
 
 @dataclass(slots=True)
 class Plan:
-    """The prompts of one request and how they came about."""
+    """The prompts of one request and how they came about.
 
+    task: with the text that several documents make, once it is known which of them are read.
+    """
+
+    task: AnyTask
     prompts: PromptPair
     context_tokens: int = 0
     retrieved: tuple[Chunk, ...] = ()
+    left_out: tuple[str, ...] = ()
     retrieval_s: float = 0.0
     notes: list[str] = field(default_factory=list)
 
@@ -54,20 +62,25 @@ class Planner:
         self._drafter_window = drafter_window
         self.searcher = Searcher(retrieval, prompter.count_tokens, window, encoder, encoder_device)
 
-    def plan_target(self, task: Task, *, fit: Fit, reserve: int, on_progress: OnProgress) -> Plan:
-        """Fit the document to the target; the drafter has no prompt yet.
+    def plan_target(self, task: AnyTask, *, fit: Fit, reserve: int, on_progress: OnProgress) -> Plan:
+        """Fit the documents to the target; the drafter has no prompt yet.
 
         reserve: tokens that the answer may take. Raises `PromptTooLongError` where the prompt
         does not fit and `fit` does not say how.
         """
         started = time.perf_counter()
-        plan = self._plan_target(task, fit, min(reserve, self._window // LARGEST_RESERVE), on_progress)
+        reserve = min(reserve, self._window // LARGEST_RESERVE)
+        if isinstance(task, HistoryTask):
+            plan = self._plan_target_of_history(task)
+        elif task.context is not None and task.context.documents:
+            plan = self._plan_target_of_several(task, fit, reserve, on_progress)
+        else:
+            plan = self._plan_target(task, fit, reserve, on_progress)
         plan.retrieval_s = time.perf_counter() - started
         return plan
 
     def plan_drafter(
         self,
-        task: Task,
         plan: Plan,
         *,
         reserve: int,
@@ -81,21 +94,24 @@ class Planner:
         the caller do not fit.
         """
         started = time.perf_counter()
+        # A drafter whose window fills up stops drafting: its answer needs no more room than this.
+        reserve = min(reserve, self._drafter_window // LARGEST_RESERVE)
+        task = plan.task
         if not drafts:
             plan.notes.append(SPECULATION_OFF)
-        elif task.context is None:
-            if not drafts_without_context:
-                plan.notes.append("no drafter: without a long text a model gains nothing by drafting for itself")
-            elif len(plan.prompts.target_ids) >= self._drafter_window:
-                plan.notes.append(
-                    f"no drafter: the prompt of {len(plan.prompts.target_ids):,} tokens does not fit the drafter's "
-                    f"window of {self._drafter_window:,}, and no long text in it could be shortened"
-                )
-            else:
-                plan.prompts = replace(plan.prompts, drafter_ids=plan.prompts.target_ids)
+        elif isinstance(task, HistoryTask) and (history := self._history(task)).passages:
+            self._plan_drafter_of_history(task, history, plan, reserve, on_progress)
+        elif isinstance(task, Task) and task.context is not None:
+            self._plan_drafter(task, plan, reserve, on_progress)
+        elif not drafts_without_context:
+            plan.notes.append("no drafter: without a long text a model gains nothing by drafting for itself")
+        elif len(plan.prompts.target_ids) >= self._drafter_window:
+            plan.notes.append(
+                f"no drafter: the prompt of {len(plan.prompts.target_ids):,} tokens does not fit the drafter's "
+                f"window of {self._drafter_window:,}, and no long text in it could be shortened"
+            )
         else:
-            # A drafter whose window fills up stops drafting: its answer needs no more room than this.
-            self._plan_drafter(task, plan, min(reserve, self._drafter_window // LARGEST_RESERVE), on_progress)
+            plan.prompts = replace(plan.prompts, drafter_ids=plan.prompts.target_ids)
         plan.retrieval_s += time.perf_counter() - started
 
     def warm_up(self) -> None:
@@ -106,12 +122,44 @@ class Planner:
         """Forget the indexes and the encoder."""
         self.searcher.close()
 
+    def _plan_target_of_history(self, task: HistoryTask) -> Plan:
+        ids = self._prompter.encode(task.messages)
+        if len(ids) < self._window:
+            return Plan(task, PromptPair(ids, None))
+        raise PromptTooLongError(
+            f"a prompt must be shorter than the target's window of {self._window:,} tokens, and this history makes one "
+            f"of {len(ids):,}; summarise or drop older messages (fit is about documents, and cuts no history), or use "
+            "a model with a longer window",
+            prompt_tokens=len(ids),
+            window=self._window,
+        )
+
+    def _plan_target_of_several(self, task: Task, fit: Fit, reserve: int, on_progress: OnProgress) -> Plan:
+        """Of several documents those that fit whole; of the best-ranked one alone `fit` decides."""
+        assert task.context is not None
+        room = self._window - reserve - len(self._prompter.encode(task.with_context(" ")))
+        kept, rest = whole_that_fit(task.context.documents, room, self._prompter.count_tokens)
+        text = joined(kept)
+        # Borders between texts cost a few tokens more.
+        while len(kept) > 1 and len(self._prompter.encode(task.with_context(text))) + reserve > self._window:
+            rest.append(kept.pop())
+            text = joined(kept)
+        task = replace(task, context=replace(task.context, text=text, documents=tuple(kept)))
+        plan = self._plan_target(task, fit, reserve, on_progress)
+        plan.left_out = tuple(name_of(document) for document in rest)
+        if rest:
+            plan.notes.append(
+                f"the target's window of {self._window:,} tokens has room for {len(kept)} of "
+                f"{len(kept) + len(rest)} documents, and these are left out: {'; '.join(plan.left_out)}"
+            )
+        return plan
+
     def _plan_target(self, task: Task, fit: Fit, reserve: int, on_progress: OnProgress) -> Plan:
         document = task.context.text if task.context else ""
         ids = self._prompter.encode(task.with_context(document))
         tokens = self._prompter.count_tokens(document) if document else 0
         if len(ids) < self._window:
-            return Plan(PromptPair(ids, None), tokens)
+            return Plan(task, PromptPair(ids, None), tokens)
         if task.context is None or fit == "error":
             choices = (
                 "choose fit='retrieve' (CLI: --fit retrieve) to read the best passages that fit, fit='middle' "
@@ -119,9 +167,10 @@ class Planner:
                 if task.context
                 else "shorten the messages, pass the document as context=, or use a model with a longer window"
             )
+            alone = " with the best-ranked document alone" if task.context and task.context.documents else ""
             raise PromptTooLongError(
                 f"a prompt must be shorter than the target's window of {self._window:,} tokens, and this one has "
-                f"{len(ids):,}; {choices}",
+                f"{len(ids):,}{alone}; {choices}",
                 prompt_tokens=len(ids),
                 window=self._window,
             )
@@ -155,7 +204,7 @@ class Planner:
                     f"the document has {document_tokens:,} tokens and the target's window {self._window:,}: "
                     f"it reads {kept:,} of them, {how} (fit={fit!r})"
                 )
-                return Plan(PromptPair(ids, None), kept, notes=[note])
+                return Plan(task, PromptPair(ids, None), kept, notes=[note])
             room -= max(over, 16)
         if room > 0:
             raise PromptTooLongError(
@@ -175,22 +224,12 @@ class Planner:
         assert task.context is not None
         given = task.context.chunks
         if given is None:
-            budget = budget_tokens(plan.context_tokens, self._retrieval)
-            room = self._drafter_window - reserve - len(self._prompter.encode(task.with_context(" ")))
-            if room < budget:
-                plan.notes.append(
-                    f"the drafter's window of {self._drafter_window:,} tokens shrank its budget to {max(room, 0):,}"
-                )
+            budget = self._budget(plan, reserve + len(self._prompter.encode(task.with_context(" "))))
             ranked = self._rank(task, on_progress)
             near = above(ranked, self._retrieval.threshold)
-            chosen = tuple(in_document_order(fill(near, min(budget, room), self._prompter.count_tokens)))
+            chosen = tuple(in_document_order(fill(near, budget, self._prompter.count_tokens)))
             if not chosen:
-                best = f"; the best one has {ranked[0].score:.2f}" if ranked else ""
-                plan.notes.append(
-                    f"no drafter: no passage is as similar to the question as {self._retrieval.threshold:g}{best}"
-                    if not near
-                    else "no drafter: no passage fits the drafter's budget"
-                )
+                self._note_nothing_found(plan, near, ranked)
         else:
             chosen = given
             if not given:
@@ -208,9 +247,66 @@ class Planner:
             )
         plan.prompts = replace(plan.prompts, drafter_ids=ids)
 
+    def _history(self, task: HistoryTask) -> History:
+        # Cut alike in every turn, however long the history: what was embedded once stays as it is.
+        size = chunk_size(min(LONG_HISTORY_TOKENS, self._window), self._retrieval)
+        cut = partial(self.searcher.cut, chunk_tokens=size, to_embed=task.history.rank is None)
+        return History(task, size, cut, self._prompter.count_tokens)
+
+    def _plan_drafter_of_history(
+        self, task: HistoryTask, history: History, plan: Plan, reserve: int, on_progress: OnProgress
+    ) -> None:
+        texts = [passage.text for passage in history.passages]
+        plan.context_tokens = sum(map(self._prompter.count_tokens, texts))
+        budget = self._budget(plan, reserve + len(self._prompter.encode(history.read(()))))
+        if task.history.rank is not None:
+            ranked = ranked_by(task.history.rank, task.query, texts)
+            passages = [Chunk(text) for text in texts]
+            near = len(ranked)
+        else:
+            scores = self.searcher.scores(texts, task.query, lambda done, total: on_progress("index", done, total))
+            passages = [Chunk(text, score=float(score)) for text, score in zip(texts, scores, strict=True)]
+            # Of equals the newest first.
+            ranked = sorted(range(len(texts)), key=lambda index: (-passages[index].score, -index))
+            near = len(above((passages[index] for index in ranked), self._retrieval.threshold))
+        chosen = history.choose(ranked, near, budget)
+        ids = self._prompter.encode(history.read(chosen))
+        # What the template puts around each message was not counted.
+        while chosen and len(ids) + reserve > self._drafter_window:
+            chosen.pop()
+            ids = self._prompter.encode(history.read(chosen))
+        plan.retrieved = tuple(passages[index] for index in sorted(chosen))
+        if chosen:
+            plan.prompts = replace(plan.prompts, drafter_ids=ids)
+        elif task.history.rank is not None and not ranked:
+            plan.notes.append("no drafter: LongHistory.rank left out every passage")
+        else:
+            self._note_nothing_found(plan, ranked[:near], [passages[index] for index in ranked])
+
+    def _budget(self, plan: Plan, taken: int) -> int:
+        """Tokens of passages that the drafter may read where `taken` tokens of its window are not for them."""
+        budget, room = budget_tokens(plan.context_tokens, self._retrieval), self._drafter_window - taken
+        if room < budget:
+            plan.notes.append(
+                f"the drafter's window of {self._drafter_window:,} tokens shrank its budget to {max(room, 0):,}"
+            )
+        return min(budget, room)
+
+    def _note_nothing_found(self, plan: Plan, near: Sequence[object], ranked: Sequence[Chunk]) -> None:
+        best = f"; the best one has {ranked[0].score:.2f}" if ranked else ""
+        plan.notes.append(
+            f"no drafter: no passage is as similar to the question as {self._retrieval.threshold:g}{best}"
+            if not near
+            else "no drafter: no passage fits the drafter's budget"
+        )
+
     def _rank(self, task: Task, on_progress: OnProgress) -> list[Chunk]:
         """The document's chunks, best first; of the caller's own only their order is known."""
         assert task.context is not None
-        if task.context.chunks is not None:
-            return list(task.context.chunks)
+        chunks = task.context.chunks
+        if chunks is not None and task.context.documents:
+            # Passages of documents that were left out are the drafter's alone.
+            chunks = tuple(chunk for chunk in chunks if chunk.text in task.context.text) or None
+        if chunks is not None:
+            return list(chunks)
         return self.searcher.rank(task.context.text, task.query, lambda done, total: on_progress("index", done, total))

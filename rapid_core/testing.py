@@ -24,12 +24,24 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from rapid_core.background import iterate_in_thread
 from rapid_core.byte_tokenizer import tiny_tokenizer as tiny_tokenizer  # noqa: PLC0414 - a public double too
 from rapid_core.config import Fit, Retrieval, Sampling, Speculation, check_fit
-from rapid_core.context import read_context, read_messages
-from rapid_core.datatypes import Delta, FinishReason, LongContext, Message, Result, Stats, TokenEvent, ToolCall, Usage
+from rapid_core.context import Context, read_context, read_messages
+from rapid_core.datatypes import (
+    Delta,
+    FinishReason,
+    LongContext,
+    LongHistory,
+    Message,
+    Result,
+    Stats,
+    TokenEvent,
+    ToolCall,
+    Usage,
+)
 from rapid_core.engine import RapidEngine
 from rapid_core.errors import EngineStateError, OptionError, PromptTooLongError, SavedDocumentError
 from rapid_core.loading import LoadedModel
 from rapid_core.retrieval.embedding import Vectors
+from rapid_core.several_documents import joined
 from rapid_core.tool_format import ToolFormat
 from rapid_core.tool_parsing import new_id, read_calls
 from rapid_core.tool_use import Tool, ToolUse
@@ -213,7 +225,7 @@ class Asked:
     """One request that a scripted engine was asked."""
 
     messages: tuple[Message, ...]
-    context: LongContext | None
+    context: LongContext | LongHistory | None
     sampling: Sampling
     speculation: Speculation
     tools: ToolUse
@@ -260,7 +272,7 @@ class ScriptedEngine:
         self,
         prompt: str | Sequence[Message],
         *,
-        context: str | LongContext | None = None,
+        context: Context | None = None,
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
@@ -284,7 +296,7 @@ class ScriptedEngine:
         self,
         prompt: str | Sequence[Message],
         *,
-        context: str | LongContext | None = None,
+        context: Context | None = None,
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
@@ -296,9 +308,11 @@ class ScriptedEngine:
             raise EngineStateError("a closed engine cannot answer; make another one")
         check_fit(fit)
         messages = read_messages(prompt)
-        document = read_context(context) if context is not None else None
-        asked = Asked(messages, document, sampling or Sampling(), speculation or Speculation(), ToolUse.of(tools))
-        prompt_tokens = self.count_tokens(messages) + (self.count_tokens(document.text) if document else 0)
+        given = read_context(context, fit) if context is not None else None
+        asked = Asked(messages, given, sampling or Sampling(), speculation or Speculation(), ToolUse.of(tools))
+        prompt_tokens = self.count_tokens(messages)
+        if isinstance(given, LongContext):
+            prompt_tokens += self.count_tokens(given.text or joined(given.documents))
         if prompt_tokens >= self.window:
             raise PromptTooLongError(
                 f"a prompt must be shorter than the window of {self.window:,} tokens, and this one has "
@@ -315,7 +329,7 @@ class ScriptedEngine:
         self,
         prompt: str | Sequence[Message],
         *,
-        context: str | LongContext | None = None,
+        context: Context | None = None,
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
@@ -338,7 +352,7 @@ class ScriptedEngine:
         self,
         prompt: str | Sequence[Message],
         *,
-        context: str | LongContext | None = None,
+        context: Context | None = None,
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         fit: Fit = "error",
@@ -365,9 +379,9 @@ class ScriptedEngine:
     def save_document(self, path: str | PathLike[str]) -> None:
         """Write the text of the last request's document to `path`."""
         document = self.requests[-1].context if self.requests else None
-        if document is None:
+        if not isinstance(document, LongContext):
             raise EngineStateError("save_document saves the document of the last request, and there was none")
-        Path(path).write_bytes(document.text.encode())
+        Path(path).write_bytes((joined(document.documents) or document.text).encode())
 
     def load_document(self, path: str | PathLike[str]) -> LongContext:
         """The document that `save_document` wrote."""

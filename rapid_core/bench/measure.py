@@ -16,7 +16,7 @@ from rapid_core.bench.records import FirstToken, LengthFigures, Memory, Run
 from rapid_core.bench.sizes import cache_bytes, read_bytes, weight_bytes
 from rapid_core.config import Retrieval, Speculation
 from rapid_core.datatypes import Chunk, LongContext, Result
-from rapid_core.documents import Document
+from rapid_core.documents import ReadDocument
 from rapid_core.errors import InputError, PromptTooLongError
 from rapid_core.retrieval import budget_tokens
 
@@ -58,7 +58,7 @@ class Bench:
     runs: one for each answer. figures: by length. complete: whether all was measured.
     """
 
-    def __init__(self, options: BenchOptions, engine: MeasuredEngine, document: Document) -> None:
+    def __init__(self, options: BenchOptions, engine: MeasuredEngine, document: ReadDocument) -> None:
         self.options = options
         self.runs: list[Run] = []
         self.figures: dict[int, LengthFigures] = {}

@@ -4,9 +4,10 @@ from rapid_core.retrieval.chunking import split_chunks
 from rapid_core.retrieval.embedding import Encoder, load_encoder
 from rapid_core.retrieval.index import DocumentIndex
 from rapid_core.retrieval.searcher import EmbeddedDocument, Searcher
-from rapid_core.retrieval.select import above, budget_tokens, chunk_size, fill, in_document_order, join
+from rapid_core.retrieval.select import SEPARATOR, above, budget_tokens, chunk_size, fill, in_document_order, join
 
 __all__ = [
+    "SEPARATOR",
     "DocumentIndex",
     "EmbeddedDocument",
     "Encoder",

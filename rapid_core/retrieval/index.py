@@ -19,6 +19,16 @@ from rapid_core.retrieval.embedding import Encoder, Vectors
 MOST_DOCUMENTS = 16
 
 
+def open_store() -> tuple[Any, str]:
+    """An in-memory Chroma client, and a mark for the names of one index's collections.
+
+    Clients of one process share their collections: each index adds a mark of its own.
+    """
+    chromadb = require("chromadb", extra="retrieval")
+    settings = chromadb.config.Settings(anonymized_telemetry=False)
+    return chromadb.EphemeralClient(settings=settings), secrets.token_hex(4)
+
+
 class DocumentIndex:
     """Embedded chunks of documents, one in-memory collection each, named by what it holds.
 
@@ -27,11 +37,7 @@ class DocumentIndex:
     """
 
     def __init__(self) -> None:
-        chromadb = require("chromadb", extra="retrieval")
-        settings = chromadb.config.Settings(anonymized_telemetry=False)
-        self._client = chromadb.EphemeralClient(settings=settings)
-        # In-memory clients of one process share their collections: each index adds a mark of its own.
-        self._mark = secrets.token_hex(4)
+        self._client, self._mark = open_store()
         self._made: list[str] = []
 
     def rank(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +14,13 @@ from rapid_core.datatypes import Chunk
 from rapid_core.retrieval.chunking import split_chunks
 from rapid_core.retrieval.embedding import Encoder, Vectors, load_encoder
 from rapid_core.retrieval.index import MOST_DOCUMENTS, DocumentIndex
+from rapid_core.retrieval.passages import PassageIndex
 from rapid_core.retrieval.select import chunk_size
 
 # Two tokenizers differ on a text by less than this, as a part of the encoder's window.
 ENCODER_MARGIN = 0.25
+# Texts of histories whose passages are remembered; the least recently used go when there are more.
+MOST_CUTS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class EmbeddedDocument:
 
 
 class Searcher:
-    """Ranks the chunks of documents. One search at a time; what it embedded outlives it.
+    """Ranks the chunks of documents, and passages of histories. One search at a time; what it embedded outlives it.
 
     window: tokens of the target. `encoder` of None is loaded by name when first needed.
     """
@@ -53,9 +57,14 @@ class Searcher:
         self._encoder = encoder
         self._encoder_device = encoder_device
         self._index: DocumentIndex | None = None
+        self._passages: PassageIndex | None = None
         self._chunked: dict[str, list[Chunk]] = {}
         # Vectors from a file, which the store takes when it is first searched.
         self._restored: dict[str, Vectors] = {}
+        # The texts of a history come back with every turn.
+        self._cut_once = lru_cache(MOST_CUTS)(
+            lambda text, size, to_embed: self._cut(text, size, self._load_encoder() if to_embed else None)
+        )
 
     def warm_up(self) -> None:
         """Load the encoder and the store."""
@@ -65,7 +74,10 @@ class Searcher:
         """Forget the indexes and the encoder."""
         if self._index is not None:
             self._index.close()
-        self._index = self._encoder = None
+        if self._passages is not None:
+            self._passages.close()
+        self._index = self._passages = self._encoder = None
+        self._cut_once.cache_clear()
         self._chunked.clear()
         self._restored.clear()
 
@@ -81,16 +93,20 @@ class Searcher:
         """The document's chunks; the same for every question, since they are embedded only once."""
         chunks = self._chunked.get(document)
         if chunks is None:
-            count, size = self._count, self._chunk_size(document)
-            # What the encoder would cut off could never be found: where it reads little more than a
-            # chunk, a chunk is full when either of the two tokenizers says so.
-            if size > ENCODER_MARGIN * encoder.max_tokens:
-                size = min(size, encoder.max_tokens)
-                chunks = split_chunks(document, size, lambda text: max(count(text), encoder.count_tokens(text)))
-            else:
-                chunks = split_chunks(document, size, count)
+            chunks = self._cut(document, self._chunk_size(document), encoder)
         self._remember(document, chunks)
         return chunks
+
+    def cut(self, text: str, chunk_tokens: int, *, to_embed: bool) -> list[Chunk]:
+        """`text` in passages of at most `chunk_tokens` tokens; to_embed: none that the encoder would cut off."""
+        return self._cut_once(text, chunk_tokens, to_embed)
+
+    def scores(self, passages: Sequence[str], query: str, on_batch: Callable[[int, int], None]) -> Vectors:
+        """The similarity of each passage to `query`, [n]; only those that were never searched are embedded."""
+        encoder = self._load_encoder()
+        if self._passages is None:
+            self._passages = PassageIndex()
+        return self._passages.scores(passages, encoder, query, on_batch)
 
     def embedded(self, document: str) -> EmbeddedDocument | None:
         """What is known of `document` without work; None where nobody searched it."""
@@ -114,11 +130,15 @@ class Searcher:
         self._restored[document] = embedded.vectors
 
     def _load(self) -> tuple[Encoder, DocumentIndex]:
-        if self._encoder is None:
-            self._encoder = load_encoder(self._retrieval.encoder, self._encoder_device)
+        encoder = self._load_encoder()
         if self._index is None:
             self._index = DocumentIndex()
-        return self._encoder, self._index
+        return encoder, self._index
+
+    def _load_encoder(self) -> Encoder:
+        if self._encoder is None:
+            self._encoder = load_encoder(self._retrieval.encoder, self._encoder_device)
+        return self._encoder
 
     def _encoder_name(self) -> str:
         """Its name, also before it is loaded."""
@@ -126,6 +146,14 @@ class Searcher:
 
     def _chunk_size(self, document: str) -> int:
         return chunk_size(min(self._count(document), self._window), self._retrieval)
+
+    def _cut(self, text: str, size: int, encoder: Encoder | None) -> list[Chunk]:
+        # What the encoder would cut off could never be found: where it reads little more than a
+        # chunk, a chunk is full when either of the two tokenizers says so.
+        if encoder is not None and size > ENCODER_MARGIN * encoder.max_tokens:
+            count, theirs = self._count, encoder.count_tokens
+            return split_chunks(text, min(size, encoder.max_tokens), lambda part: max(count(part), theirs(part)))
+        return split_chunks(text, size, self._count)
 
     def _remember(self, document: str, chunks: list[Chunk]) -> None:
         self._chunked.pop(document, None)
