@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
+
+from langchain_chroma import Chroma
+from langchain_core.embeddings import Embeddings
 
 from rapid_core import ToolCall
-from rapid_core.testing import Asked, ScriptedEngine
+from rapid_core.testing import Asked, ScriptedEngine, WordEncoder
 
 
 def obedient(asked: Asked):
@@ -37,3 +41,27 @@ def _value(name, schema, question):
         return int(number.group()) if number else 1
     quoted = re.search("'(.+?)'", question)
     return quoted.group(1) if quoted else f"some {name}"
+
+
+class WordEmbeddings(Embeddings):
+    """Texts are near each other if they share words."""
+
+    def __init__(self):
+        self._encoder = WordEncoder()
+
+    def embed_documents(self, texts):
+        return [self.embed_query(text) for text in texts]
+
+    def embed_query(self, text):
+        return self._encoder.embed_query(text).tolist()
+
+
+def chroma():
+    """A real store of its own: collections of one process are shared by name."""
+    return Chroma(f"t{uuid.uuid4().hex}", WordEmbeddings())
+
+
+def roles(engine):
+    """What target and drafter of a real engine last read, as text."""
+    decode = engine.target.tokenizer.decode
+    return tuple(decode(runner.sequence) for runner in (engine._target, engine._drafter))

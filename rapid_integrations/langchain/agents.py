@@ -45,8 +45,9 @@ class RapidHistoryMiddleware(AgentMiddleware[Any, Any, Any]):
         check_on_retrieval_error(on_retrieval_error)
         if vector_store is not None and not isinstance(vector_store, VectorStore):
             raise InputError(f"vector_store must be a LangChain VectorStore, got {type(vector_store).__name__}")
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise OptionError(f"k must be a whole number of at least 1, got {k!r}")
+        for name, value in (("newest", newest), ("k", k)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
         rank = None if vector_store is None else HistoryStore(vector_store, k, on_retrieval_error)
         self._context = RapidContext.of(Resolved(LongHistory(newest=newest, rank=rank)))
 

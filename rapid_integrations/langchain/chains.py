@@ -88,7 +88,7 @@ def create_rapid_documents_chain(
         # Where nothing was found, nothing stands in the place.
         place = PLACE if resolved.context is not None else ""
         placed = RunnablePassthrough.assign(**{document_variable_name: lambda _: place})
-        bound: Runnable[Any, Any] = llm.bind(rapid_context=RapidContext.of(resolved))  # type: ignore[union-attr]
+        bound: Runnable[Any, Any] = llm.bind(rapid_context=RapidContext.of(resolved))
         return placed | prompt | bound | (output_parser or StrOutputParser())
 
     def run(inputs: dict[str, Any]) -> Runnable[Any, Any]:

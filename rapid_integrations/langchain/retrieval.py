@@ -263,12 +263,13 @@ def from_retriever(
 ) -> RapidContext:
     """A context that asks the application's retriever at each call.
 
-    Its chunks go to the drafter, their documents to the target. A `ParentDocumentRetriever` or `MultiVectorRetriever` has both sides. Any other retriever needs
-    `docstore` (with `mget(ids)`) or `document_loader` (id to text or Document), and id_key, the key
-    of a chunk's metadata that holds its document's id: "source" unless given. Without either the
-    chunks are all that the target reads, which a warning says. on_retrieval_error: "plain" answers
-    without a drafter, with a warning, where "raise" lets the retriever's error through.
-    Raises `InputError` for what is no retriever.
+    Its chunks go to the drafter, their documents to the target. A `ParentDocumentRetriever` or
+    `MultiVectorRetriever` has both sides. Any other retriever needs `docstore` (with `mget(ids)`) or
+    `document_loader` (id to text or Document), and id_key, the key of a chunk's metadata that holds
+    its document's id: "source" unless given. Without either the chunks are all that the target
+    reads, which a warning says. on_retrieval_error: "plain" answers without a drafter, with a
+    warning, where "raise" lets the retriever's error through. Raises `InputError` for what is no
+    retriever.
     """
     check_on_retrieval_error(on_retrieval_error)
     hook = make_hook(retriever, docstore, document_loader, id_key)
