@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from helpers import count_forwards
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rapid_core import (
     EngineStateError,
@@ -225,6 +229,35 @@ def test_a_system_message_in_the_middle_stays_in_its_place():
     note = Message("system", "From now on in verse.")
     messages = [SYSTEM, *turn("Lima"), *turn("Oslo"), note, *turn("Rome"), user("Who?")]
     assert read(messages, "Oslo has") == [SYSTEM, *turn("Oslo"), note, user("Who?")]
+
+
+EXCHANGE = st.tuples(st.integers(0, 3), st.integers(1, 2), st.sampled_from(["short", "long " * SIZE * 3]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(EXCHANGE, min_size=1, max_size=5), st.booleans(), st.integers(1, 4), st.randoms(), st.integers(0, 90))
+def test_whatever_is_chosen_the_drafter_reads_a_conversation_in_its_order(exchanges, answered, newest, rng, budget):
+    messages = [SYSTEM]
+    for calls, results, text in exchanges:
+        messages.append(user(f"{text} question {len(messages)}"))
+        for _ in range(calls):
+            messages.append(call(f"tool-{len(messages)}"))
+            messages += [result(f"{text} result {len(messages)} {i}") for i in range(results)]
+        messages.append(assistant(f"{text} answer {len(messages)}"))
+    messages = [*messages, user("Last?")] if answered or messages[-2].role != "tool" else messages[:-1]
+    messages = [replace(message, name=str(place)) for place, message in enumerate(messages)]
+    history = history_of(messages, newest)
+    ranked = rng.sample(range(len(history.passages)), len(history.passages))
+    left = history.read(history.choose(ranked, rng.randint(0, len(ranked)), budget))
+    places = [int(message.name) for message in left]
+    assert places == sorted(set(places)) and places[-1] == len(messages) - 1
+    assert all(m == messages[int(m.name)] for m in left if words(messages[int(m.name)].content) <= SIZE)
+    assert places[0] == 0 and left[1].role == "user"
+    for place in places:
+        assert messages[place].role != "tool" or place - 1 in places
+        assert place == len(messages) - 1 or messages[place + 1].role != "tool" or place + 1 in places
+    spoken = [m.role for m in left if m.role in ("user", "assistant") and not m.tool_calls]
+    assert all(one != two for one, two in pairwise(spoken))
 
 
 # -- long messages and the budget -----------------------------------------------------------------
