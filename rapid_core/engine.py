@@ -235,7 +235,8 @@ class RapidEngine:
     ) -> Result:
         """Answer a question, or the last of some messages, about a document.
 
-        context: the document; without one a long last message is split by itself. fit: what to
+        context: the document or documents, or how a long history is read; without one a long
+        message is split by itself, and so are messages that are long all together. fit: what to
         do with a document that does not fit the target's window. tools: what the model may call,
         or a `ToolUse` that says whether it must; calls come back as `tool_calls`. progress: called with
         ("index" | "prefill" | "draft prefill", done, total), perhaps from another thread but by
@@ -326,9 +327,10 @@ class RapidEngine:
     def save_document(self, path: str | os.PathLike[str]) -> None:
         """Keep the document of the last request across restarts: a safetensors file for `load_document`.
 
-        It holds the text, the target's keys and values up to where the question begins, and the
-        vectors of the chunks where the text was searched; chunks and a query that came with a
-        `LongContext` are not in it. It takes about as many bytes as the cache.
+        It holds the text (of several documents the one that they made), the target's keys and
+        values up to where the question begins, and the vectors of the chunks where the text was
+        searched; chunks and a query that came with a `LongContext` are not in it. It takes about
+        as many bytes as the cache.
         Raises `EngineStateError` without such a document, and `SavedDocumentError` where the file
         cannot be written.
         """

@@ -12,7 +12,8 @@ import torch
 
 from rapid_core.config import Fit, Sampling, Speculation
 from rapid_core.history import AnyTask
-from rapid_core.planning import OnProgress, Plan, Planner
+from rapid_core.plan import OnProgress, Plan
+from rapid_core.planning import Planner
 from rapid_core.runner import ModelRunner
 
 

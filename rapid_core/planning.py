@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 
 from rapid_core.config import Fit, Retrieval
 from rapid_core.context import Task
 from rapid_core.datatypes import Chunk, PromptPair
 from rapid_core.errors import PromptTooLongError
-from rapid_core.history import LONG_HISTORY_TOKENS, AnyTask, History, HistoryTask, ranked_by
+from rapid_core.history import AnyTask, HistoryTask
+from rapid_core.history_planning import HistoryPlanner
+from rapid_core.plan import OnProgress, Plan
 from rapid_core.prompts import ChatPrompter
-from rapid_core.retrieval import Encoder, Searcher, above, budget_tokens, chunk_size, fill, in_document_order, join
+from rapid_core.retrieval import Encoder, Searcher, above, fill, in_document_order, join
 from rapid_core.several_documents import joined, name_of, whole_that_fit
 
 # A prompt leaves the answer its max_new_tokens, but a window is never reserved for more than this part.
 LARGEST_RESERVE = 4
 
 SPECULATION_OFF = "plain decoding: speculation is off"
-
-OnProgress = Callable[[str, int, int], None]
-
-
-@dataclass(slots=True)
-class Plan:
-    """The prompts of one request and how they came about.
-
-    task: with the text that several documents make, once it is known which of them are read.
-    """
-
-    task: AnyTask
-    prompts: PromptPair
-    context_tokens: int = 0
-    retrieved: tuple[Chunk, ...] = ()
-    left_out: tuple[str, ...] = ()
-    retrieval_s: float = 0.0
-    notes: list[str] = field(default_factory=list)
 
 
 class Planner:
@@ -61,6 +43,9 @@ class Planner:
         self._window = window
         self._drafter_window = drafter_window
         self.searcher = Searcher(retrieval, prompter.count_tokens, window, encoder, encoder_device)
+        self._histories = HistoryPlanner(
+            prompter, retrieval, self.searcher, window=window, drafter_window=drafter_window
+        )
 
     def plan_target(self, task: AnyTask, *, fit: Fit, reserve: int, on_progress: OnProgress) -> Plan:
         """Fit the documents to the target; the drafter has no prompt yet.
@@ -71,7 +56,7 @@ class Planner:
         started = time.perf_counter()
         reserve = min(reserve, self._window // LARGEST_RESERVE)
         if isinstance(task, HistoryTask):
-            plan = self._plan_target_of_history(task)
+            plan = self._histories.plan_target(task)
         elif task.context is not None and task.context.documents:
             plan = self._plan_target_of_several(task, fit, reserve, on_progress)
         else:
@@ -99,8 +84,8 @@ class Planner:
         task = plan.task
         if not drafts:
             plan.notes.append(SPECULATION_OFF)
-        elif isinstance(task, HistoryTask) and (history := self._history(task)).passages:
-            self._plan_drafter_of_history(task, history, plan, reserve, on_progress)
+        elif isinstance(task, HistoryTask) and (history := self._histories.cut(task)).passages:
+            self._histories.plan_drafter(task, history, plan, reserve, on_progress)
         elif isinstance(task, Task) and task.context is not None:
             self._plan_drafter(task, plan, reserve, on_progress)
         elif not drafts_without_context:
@@ -121,18 +106,6 @@ class Planner:
     def close(self) -> None:
         """Forget the indexes and the encoder."""
         self.searcher.close()
-
-    def _plan_target_of_history(self, task: HistoryTask) -> Plan:
-        ids = self._prompter.encode(task.messages)
-        if len(ids) < self._window:
-            return Plan(task, PromptPair(ids, None))
-        raise PromptTooLongError(
-            f"a prompt must be shorter than the target's window of {self._window:,} tokens, and this history makes one "
-            f"of {len(ids):,}; summarise or drop older messages (fit is about documents, and cuts no history), or use "
-            "a model with a longer window",
-            prompt_tokens=len(ids),
-            window=self._window,
-        )
 
     def _plan_target_of_several(self, task: Task, fit: Fit, reserve: int, on_progress: OnProgress) -> Plan:
         """Of several documents those that fit whole; of the best-ranked one alone `fit` decides."""
@@ -224,12 +197,13 @@ class Planner:
         assert task.context is not None
         given = task.context.chunks
         if given is None:
-            budget = self._budget(plan, reserve + len(self._prompter.encode(task.with_context(" "))))
+            taken = reserve + len(self._prompter.encode(task.with_context(" ")))
+            budget = plan.drafter_budget(self._retrieval, self._drafter_window, taken)
             ranked = self._rank(task, on_progress)
             near = above(ranked, self._retrieval.threshold)
             chosen = tuple(in_document_order(fill(near, budget, self._prompter.count_tokens)))
             if not chosen:
-                self._note_nothing_found(plan, near, ranked)
+                plan.note_nothing_found(self._retrieval, ranked, len(near))
         else:
             chosen = given
             if not given:
@@ -247,66 +221,15 @@ class Planner:
             )
         plan.prompts = replace(plan.prompts, drafter_ids=ids)
 
-    def _history(self, task: HistoryTask) -> History:
-        # Cut alike in every turn, however long the history: what was embedded once stays as it is.
-        size = chunk_size(min(LONG_HISTORY_TOKENS, self._window), self._retrieval)
-        cut = partial(self.searcher.cut, chunk_tokens=size, to_embed=task.history.rank is None)
-        return History(task, size, cut, self._prompter.count_tokens)
-
-    def _plan_drafter_of_history(
-        self, task: HistoryTask, history: History, plan: Plan, reserve: int, on_progress: OnProgress
-    ) -> None:
-        texts = [passage.text for passage in history.passages]
-        plan.context_tokens = sum(map(self._prompter.count_tokens, texts))
-        budget = self._budget(plan, reserve + len(self._prompter.encode(history.read(()))))
-        if task.history.rank is not None:
-            ranked = ranked_by(task.history.rank, task.query, texts)
-            passages = [Chunk(text) for text in texts]
-            near = len(ranked)
-        else:
-            scores = self.searcher.scores(texts, task.query, lambda done, total: on_progress("index", done, total))
-            passages = [Chunk(text, score=float(score)) for text, score in zip(texts, scores, strict=True)]
-            # Of equals the newest first.
-            ranked = sorted(range(len(texts)), key=lambda index: (-passages[index].score, -index))
-            near = len(above((passages[index] for index in ranked), self._retrieval.threshold))
-        chosen = history.choose(ranked, near, budget)
-        ids = self._prompter.encode(history.read(chosen))
-        # What the template puts around each message was not counted.
-        while chosen and len(ids) + reserve > self._drafter_window:
-            chosen.pop()
-            ids = self._prompter.encode(history.read(chosen))
-        plan.retrieved = tuple(passages[index] for index in sorted(chosen))
-        if chosen:
-            plan.prompts = replace(plan.prompts, drafter_ids=ids)
-        elif task.history.rank is not None and not ranked:
-            plan.notes.append("no drafter: LongHistory.rank left out every passage")
-        else:
-            self._note_nothing_found(plan, ranked[:near], [passages[index] for index in ranked])
-
-    def _budget(self, plan: Plan, taken: int) -> int:
-        """Tokens of passages that the drafter may read where `taken` tokens of its window are not for them."""
-        budget, room = budget_tokens(plan.context_tokens, self._retrieval), self._drafter_window - taken
-        if room < budget:
-            plan.notes.append(
-                f"the drafter's window of {self._drafter_window:,} tokens shrank its budget to {max(room, 0):,}"
-            )
-        return min(budget, room)
-
-    def _note_nothing_found(self, plan: Plan, near: Sequence[object], ranked: Sequence[Chunk]) -> None:
-        best = f"; the best one has {ranked[0].score:.2f}" if ranked else ""
-        plan.notes.append(
-            f"no drafter: no passage is as similar to the question as {self._retrieval.threshold:g}{best}"
-            if not near
-            else "no drafter: no passage fits the drafter's budget"
-        )
-
     def _rank(self, task: Task, on_progress: OnProgress) -> list[Chunk]:
         """The document's chunks, best first; of the caller's own only their order is known."""
         assert task.context is not None
         chunks = task.context.chunks
         if chunks is not None and task.context.documents:
             # Passages of documents that were left out are the drafter's alone.
-            chunks = tuple(chunk for chunk in chunks if chunk.text in task.context.text) or None
+            places = [(chunk, task.context.text.find(chunk.text)) for chunk in chunks]
+            found = tuple(replace(chunk, start=at, end=at + len(chunk.text)) for chunk, at in places if at >= 0)
+            chunks = found or None
         if chunks is not None:
             return list(chunks)
         return self.searcher.rank(task.context.text, task.query, lambda done, total: on_progress("index", done, total))
