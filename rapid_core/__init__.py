@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rapid_core.config import Retrieval, Sampling, Speculation
+    from rapid_core.constraint import Constraint
     from rapid_core.datatypes import Chunk, Delta, LongContext, Message, PromptPair, Result, Stats, TokenEvent, Usage
     from rapid_core.engine import RapidEngine
     from rapid_core.errors import (
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "config": ("Retrieval", "Sampling", "Speculation"),
+    "constraint": ("Constraint",),
     "datatypes": ("Chunk", "Delta", "LongContext", "Message", "PromptPair", "Result", "Stats", "TokenEvent", "Usage"),
     "engine": ("RapidEngine",),
     "errors": (
@@ -56,6 +58,7 @@ _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "Chunk",
     "CompilationError",
+    "Constraint",
     "Delta",
     "DocumentError",
     "EngineStateError",

@@ -25,7 +25,7 @@ from rapid_core.extras import check_installed, require
 from rapid_core.testing import ScriptedEngine, tiny_model
 
 PUBLIC = """
-Chunk CompilationError Delta DocumentError EngineStateError InputError LoadError LongContext Message
+Chunk CompilationError Constraint Delta DocumentError EngineStateError InputError LoadError LongContext Message
 MissingDependencyError ModelOutputError OptionError PromptPair PromptTooLongError RapidEngine RapidError Result
 Retrieval RetrievalError Sampling SavedDocumentError Speculation Stats TokenEvent UnknownOptionError
 UnsupportedModelError Usage
