@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rapid_core.config import Retrieval, Sampling, Speculation
+    from rapid_core.constraint import Constraint
     from rapid_core.datatypes import (
         Chunk,
         Delta,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "config": ("Retrieval", "Sampling", "Speculation"),
+    "constraint": ("Constraint",),
     "datatypes": (
         "Chunk",
         "Delta",
@@ -84,6 +86,7 @@ _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "Chunk",
     "CompilationError",
+    "Constraint",
     "Delta",
     "Document",
     "DocumentError",

@@ -8,12 +8,13 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 
 from rapid_core.config import Fit, Sampling, Speculation, check_fit
+from rapid_core.constrained import Grammars, Matcher
 from rapid_core.context import Context, read_context, read_messages, split
 from rapid_core.datatypes import Delta, LongContext, LongHistory, Message, PromptPair, Stats, Usage
 from rapid_core.decoder import Counts, Decoder
 from rapid_core.document_keeper import DocumentKeeper
 from rapid_core.drafting import RagDrafter, WaitingPrompt
-from rapid_core.errors import OptionError
+from rapid_core.errors import OptionError, PromptTooLongError
 from rapid_core.first_token import Prepared, Preparer
 from rapid_core.history import AnyTask, find_history
 from rapid_core.loading import LoadedModel
@@ -117,6 +118,7 @@ class Answerer:
         self._prompter = prompter
         self._preparer = preparer
         self._keeper = keeper
+        self._grammars = Grammars(loaded.tokenizer, target.vocab_size)
         self.costs = tuple(CostTable(accelerator=runner.device.type != "cpu") for runner in (target, drafter))
         self.new_decoder: Callable[..., Decoder] = Decoder
 
@@ -130,6 +132,7 @@ class Answerer:
     def answer(self, request: Request, is_cancelled: IsCancelled) -> Generator[Delta]:
         """One request from its prompts to its last delta."""
         started = time.perf_counter()
+        matcher = self._matcher(request.sampling)
 
         def progress(stage: str, done: int, total: int) -> None:
             if is_cancelled():
@@ -161,7 +164,8 @@ class Answerer:
         self._keeper.note(plan.task, plan.prompts.target_ids)
         decode_started = time.perf_counter()
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63)
-        decoder = self._decoder(request, prepared, seed, reserve, progress, is_cancelled)
+        self._check_room(matcher)
+        decoder = self._decoder(request, prepared, matcher, seed, reserve, progress, is_cancelled)
         calls = self._calls(request.tools)
         shown = self._prompter.tool_tokens if calls is not None else frozenset()
         text = TextStream(self._loaded.tokenizer, request.sampling.stop_strings, shown)
@@ -236,6 +240,7 @@ class Answerer:
         self,
         request: Request,
         prepared: Prepared,
+        matcher: Matcher | None,
         seed: int,
         reserve: int,
         progress: Progress,
@@ -246,7 +251,14 @@ class Answerer:
         drafter = None
         if prompts.drafter_ids is not None:
             # Drafts must not be drawn with the numbers that decide about them: another seed.
-            sampler = Sampler(request.sampling, size, prompts.target_ids, self._drafter.device, seed ^ 0x5DEECE66D)
+            sampler = Sampler(
+                request.sampling,
+                size,
+                prompts.target_ids,
+                self._drafter.device,
+                seed ^ 0x5DEECE66D,
+                matcher.twin() if matcher is not None else None,
+            )
             drafter = RagDrafter(
                 self._drafter,
                 sampler,
@@ -259,7 +271,7 @@ class Answerer:
         return self.new_decoder(
             self._target,
             drafter,
-            Sampler(request.sampling, size, prompts.target_ids, self._target.device, seed),
+            Sampler(request.sampling, size, prompts.target_ids, self._target.device, seed, matcher),
             request.speculation,
             max_new_tokens=request.sampling.max_new_tokens,
             eos_ids=self._loaded.eos_ids,
@@ -267,6 +279,23 @@ class Answerer:
             index=index,
             pacer=pacer,
         )
+
+    def _matcher(self, sampling: Sampling) -> Matcher | None:
+        if sampling.constraint is None:
+            return None
+        return self._grammars.matcher(sampling.constraint, self._loaded.eos_ids, sampling.max_new_tokens)
+
+    def _check_room(self, matcher: Matcher | None) -> None:
+        """Refuse a prompt behind which the shortest answer of the constraint does not fit."""
+        room, window = self._target.room, self._target.window
+        if matcher is not None and matcher.shortest > room:
+            raise PromptTooLongError(
+                f"the target's window of {window:,} tokens must leave room for an answer of the constraint's form: the "
+                f"shortest one that was found takes {matcher.shortest}, and the prompt of {window - room:,} leaves "
+                f"{room}; shorten the prompt",
+                prompt_tokens=window - room,
+                window=window,
+            )
 
     def _waiting(self, request: Request, prepared: Prepared, reserve: int, progress: Progress) -> WaitingPrompt | None:
         """The drafter's prompt where it is read when the first draft is asked for."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar, dataclass_transform, get_args
 
+from rapid_core.constraint import Constraint
 from rapid_core.errors import OptionError, UnknownOptionError
 
 T = TypeVar("T")
@@ -85,7 +86,8 @@ class Sampling:
     repetition_penalty: 1 is off; divides the logits of what prompt and answer hold.
     presence_penalty, frequency_penalty: 0 is off; subtracted for what the answer holds.
     max_new_tokens: of the answer. stop: text before which the answer is cut.
-    seed: None draws a fresh one, and the statistics name it.
+    seed: None draws a fresh one, and the statistics name it. constraint: the form that an
+    answer must have; None is any text.
     """
 
     temperature: float = 0.0
@@ -98,6 +100,7 @@ class Sampling:
     max_new_tokens: int = 512
     stop: str | Sequence[str] | None = ()
     seed: int | None = None
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
         temperature = _real("temperature", self.temperature, 0)
@@ -126,6 +129,11 @@ class Sampling:
             checked["seed"] = _whole("seed", self.seed, 0)
             if checked["seed"] >= 2**63:  # type: ignore[operator]
                 raise OptionError(f"seed must be below 2**63, got {self.seed}")
+        if self.constraint is not None and not isinstance(self.constraint, Constraint):
+            raise OptionError(
+                f"constraint must be a Constraint or None, got {type(self.constraint).__name__}; "
+                "make one with Constraint.json_schema(...), for example"
+            )
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 

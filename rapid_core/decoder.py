@@ -118,13 +118,16 @@ class Decoder:
         verified_at = time.perf_counter()
         # Between two devices the ids travel once a round, here.
         ids: list[int] = proposal.ids.tolist() if proposal is not None else []
-        committed = self._cut([*ids[: verdict.accepted], *self._behind(verdict, proposal)])
-        accepted = min(verdict.accepted, len(committed))
+        decided = self._cut([*ids[: verdict.accepted], *self._behind(verdict, proposal)])
+        # What ends a constrained answer within its limit is known without another forward.
+        standing, closing = self._sampler.steer(decided, self._left())
+        committed = [*standing, *closing]
+        accepted = min(verdict.accepted, len(standing))
         if self._pacer is not None:
             self._pacer.record_target(pending + len(ids), size, verified_at - drafted_at)
             if proposal is not None:
                 self._pacer.observe(proposal, verdict.accepted)
-        self._count(source, proposal, committed, accepted)
+        self._count(source, proposal, len(standing), accepted)
         self.counts.draft_s += drafted_at - started
         self.counts.verify_s += verified_at - drafted_at
         self._target.commit(committed)
@@ -224,7 +227,7 @@ class Decoder:
             return []
         return [verdict.next_id]
 
-    def _count(self, source: DraftSource, proposal: Proposal | None, committed: list[int], accepted: int) -> None:
+    def _count(self, source: DraftSource, proposal: Proposal | None, standing: int, accepted: int) -> None:
         counts = self.counts
         drafted = len(proposal.ids) if proposal is not None else 0
         known = counts.sources.get(source, SourceStats())
@@ -234,7 +237,7 @@ class Decoder:
             return
         if self._transfers:
             # Transfer reaches every drafted position that was decided, a rejected one included.
-            self._decided = min(len(committed), drafted)
+            self._decided = min(standing, drafted)
         for check in proposal.checks:
             counts.looked_up += check.looked_up
             counts.looked_up_accepted += check.accepted

@@ -11,19 +11,28 @@ import torch
 from torch import Tensor
 
 from rapid_core.config import Sampling
+from rapid_core.constrained import Matcher
 
 
 class Sampler:
     """The filters of one role and its own random numbers, for one request.
 
     Each role has its own, on its own device: drafts must be drawn independently of the numbers
-    that decide about them. `prompt_ids` are what a repetition penalty counts as seen.
+    that decide about them. `prompt_ids` are what a repetition penalty counts as seen. matcher:
+    where the answer stands in the grammar of its constraint, if it has one.
     """
 
     def __init__(
-        self, sampling: Sampling, vocab_size: int, prompt_ids: Sequence[int], device: torch.device, seed: int
+        self,
+        sampling: Sampling,
+        vocab_size: int,
+        prompt_ids: Sequence[int],
+        device: torch.device,
+        seed: int,
+        matcher: Matcher | None = None,
     ) -> None:
         self.sampling = sampling
+        self._matcher = matcher
         self.generator = torch.Generator(device=device)
         self.generator.manual_seed(seed)
         if sampling.penalised:
@@ -37,10 +46,13 @@ class Sampler:
 
         raw: [k, V] as the model gave them. draft_ids: [d], d >= k - 1, the drafts after which
         the rows stand: row i follows the answer so far and the first d - k + 1 + i drafts.
-        Returns [k, V]: penalised, divided by the temperature, -inf where a filter says no.
+        Returns [k, V]: penalised, divided by the temperature, -inf where the constraint or a
+        filter says no.
         Greedy sampling is penalised only; its division is by no temperature at all.
         """
         options = self.sampling
+        if self._matcher is not None:
+            raw = raw.masked_fill(self._matcher.forbidden(draft_ids.tolist(), raw.shape[0]).to(raw.device), -torch.inf)
         shaped = self._penalise(raw, draft_ids) if options.penalised else raw
         if options.greedy:
             return shaped
@@ -59,8 +71,14 @@ class Sampler:
         """One id of each distribution, [k, V] to [k]."""
         return draw(probs, self.generator)
 
+    def steer(self, ids: Sequence[int], left: int) -> tuple[list[int], list[int]]:
+        """What of the decided `ids` stands, and what ends the answer behind it so that it is whole in `left` tokens."""
+        return (list(ids), []) if self._matcher is None else self._matcher.steer(ids, left)
+
     def commit(self, ids: Sequence[int]) -> None:
-        """Count committed tokens for the penalties to come."""
+        """Count committed tokens for the penalties and the constraint to come."""
+        if self._matcher is not None:
+            self._matcher.commit(ids)
         if self.sampling.penalised:
             added = torch.tensor(ids, dtype=torch.long, device=self._counts.device)
             self._counts.index_add_(0, added, torch.ones(len(ids), device=self._counts.device))

@@ -25,10 +25,10 @@ from rapid_core.extras import check_installed, require
 from rapid_core.testing import ScriptedEngine, tiny_model
 
 PUBLIC = """
-Chunk CompilationError Delta Document DocumentError EngineStateError InputError LoadError LongContext LongHistory
-Message MissingDependencyError ModelOutputError OptionError PromptPair PromptTooLongError RapidEngine RapidError Result
-Retrieval RetrievalError Sampling SavedDocumentError Speculation Stats TokenEvent Tool ToolCall ToolUse
-UnknownOptionError
+Chunk CompilationError Constraint Delta Document DocumentError EngineStateError InputError LoadError LongContext
+LongHistory Message MissingDependencyError ModelOutputError OptionError PromptPair PromptTooLongError RapidEngine
+RapidError Result Retrieval RetrievalError Sampling SavedDocumentError Speculation Stats TokenEvent Tool ToolCall
+ToolUse UnknownOptionError
 UnsupportedModelError Usage
 VocabularyError
 """.split()
