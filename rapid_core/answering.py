@@ -24,6 +24,7 @@ from rapid_core.prompts import ChatPrompter
 from rapid_core.runner import ModelRunner
 from rapid_core.sampling import Sampler
 from rapid_core.streaming import TextStream
+from rapid_core.tool_grammar import constraint_with_tools
 from rapid_core.tool_parsing import ToolCallStream
 from rapid_core.tool_use import Tool, ToolUse
 
@@ -132,6 +133,7 @@ class Answerer:
     def answer(self, request: Request, is_cancelled: IsCancelled) -> Generator[Delta]:
         """One request from its prompts to its last delta."""
         started = time.perf_counter()
+        request = self._with_form_of_calls(request)
         matcher = self._matcher(request.sampling)
 
         def progress(stage: str, done: int, total: int) -> None:
@@ -191,6 +193,15 @@ class Answerer:
         said, called = (rest.text, ()) if calls is None else calls.finish(rest.text)
         yield Delta(said, rest.events, reason, usage, stats, called)
 
+    def _with_form_of_calls(self, request: Request) -> Request:
+        """The request with a constraint that makes the answer a call, where it has to be one or may be one."""
+        if not request.tools.shown:
+            return request
+        constraint = constraint_with_tools(
+            request.tools, self._prompter.tool_format, request.sampling.constraint, self._prompter.added_tokens
+        )
+        return replace(request, sampling=replace(request.sampling, constraint=constraint))
+
     def _calls(self, tools: ToolUse) -> ToolCallStream | None:
         """What finds calls in the answer, where there are tools to call."""
         if not tools.shown:
@@ -232,9 +243,10 @@ class Answerer:
 
     def _task(self, request: Request) -> AnyTask:
         messages, context, count = request.messages, request.context, self._prompter.count_tokens
-        if isinstance(context, LongContext):
-            return split(messages, context, count)
-        return find_history(messages, context, count) or split(messages, None, count)
+        task: AnyTask | None = None
+        if not isinstance(context, LongContext):
+            task, context = find_history(messages, context, count), None
+        return replace(task or split(messages, context, count), tools=request.tools.shown)
 
     def _decoder(
         self,

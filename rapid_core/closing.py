@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ ESCAPE = b"\\"
 FIRST = b"1@:"
 # So often a byte is taken before others get their turn, which a grammar with a circle in it needs.
 TURN = 4
+# How llguidance writes a token that is no bytes.
+SPECIAL = re.compile(rb"\xff\[(\d+)\]")
 # Of bytes that are forced, so many times the tokens that are wanted: no more is ever used.
 MOST_BYTES = 16
 
@@ -73,7 +76,7 @@ def _descend(grammar: LLMatcher, alphabet: Alphabet, most: int, known: list[int]
             return [*path, *rest] if len(path) + len(rest) <= most else None
         # A grammar without an end can force bytes without an end.
         forced = grammar.compute_ff_bytes()[: most * MOST_BYTES]
-        ids = alphabet.tokenizer.tokenize_bytes(forced)
+        ids = _ids_of_forced(forced, alphabet)
         taken = grammar.try_consume_tokens(ids)
         if not taken:
             ids = _next(grammar, alphabet, used, closing=closing)
@@ -84,6 +87,14 @@ def _descend(grammar: LLMatcher, alphabet: Alphabet, most: int, known: list[int]
             used.clear()
         path.extend(ids[:taken])
     return None
+
+
+def _ids_of_forced(forced: bytes, alphabet: Alphabet) -> list[int]:
+    """The ids of forced bytes, up to a token that has none; such a token is written as a number behind 0xff."""
+    special = SPECIAL.match(forced)
+    if special:
+        return [int(special.group(1))]
+    return alphabet.tokenizer.tokenize_bytes(forced.partition(b"\xff")[0])
 
 
 def _end_of(known: list[int], grammar: LLMatcher) -> list[int]:

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from rapid_core.closing import Alphabet, find_closing
-from rapid_core.constraint import Constraint
+from rapid_core.constraint import JSON_OPTIONS, Constraint
 from rapid_core.errors import ModelOutputError, OptionError
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
     from llguidance._lib import JsonCompileOptions
 
-# No free white space: a model could write it for ever. Nothing that is not enforced is passed over.
-JSON_OPTIONS: JsonCompileOptions = {
-    "whitespace_flexible": False,
-    "item_separator": ", ",
-    "key_separator": ": ",
-    "lenient": False,
-}
 # How far a closing path is looked for from the beginning of an answer, in tokens.
 MOST_CLOSING = 4096
 # Of an error that is not ours, in characters.
@@ -226,7 +219,7 @@ def _text(constraint: Constraint) -> str:
     from llguidance import LLMatcher
 
     if constraint.kind == "json_schema":
-        return LLMatcher.grammar_from_json_schema(constraint.text, overrides=JSON_OPTIONS)
+        return LLMatcher.grammar_from_json_schema(constraint.text, overrides=cast("JsonCompileOptions", JSON_OPTIONS))
     if constraint.kind == "regex":
         return LLMatcher.grammar_from_regex(constraint.text)
     return LLMatcher.grammar_from_lark(constraint.text)

@@ -15,6 +15,7 @@ from typing import Any, get_args
 from rapid_core.config import Fit
 from rapid_core.datatypes import Chunk, Document, LongContext, LongHistory, Message, Role, ToolCall
 from rapid_core.errors import InputError, OptionError
+from rapid_core.tool_use import Tool
 
 # A message of fewer tokens is read as it is: retrieving from it would cost more than it saves.
 LONG_MESSAGE_TOKENS = 1024
@@ -30,7 +31,8 @@ Context = str | LongContext | LongHistory
 class Task:
     """Messages with a place for the document: `before`, document, `after` in message `index`.
 
-    Of several documents `context.text` is empty until planning has chosen those that fit.
+    `tools` are shown with the messages. Of several documents `context.text` is empty until planning has
+    chosen those that fit.
     """
 
     messages: tuple[Message, ...]
@@ -39,6 +41,7 @@ class Task:
     index: int = 0
     before: str = ""
     after: str = ""
+    tools: tuple[Tool, ...] = ()
 
     def with_context(self, text: str) -> tuple[Message, ...]:
         """The messages with `text` where the document belongs."""
@@ -86,6 +89,9 @@ def read_context(context: Context, fit: Fit = "error") -> LongContext | LongHist
         raise InputError(f"context must be text, a LongContext of text or a LongHistory, got {type(context).__name__}")
     if not isinstance(given.query, str):
         raise InputError(f"LongContext.query must be text, got {type(given.query).__name__}")
+    for name, value in (("place", given.place), ("separator", given.separator)):
+        if not isinstance(value, str):
+            raise InputError(f"LongContext.{name} must be text, got {type(value).__name__}")
     given = replace(given, documents=_read_documents(given.documents))
     if given.documents and given.text:
         raise InputError("a LongContext has either text or documents, got both; make the text one of the documents")
@@ -169,10 +175,14 @@ def _read_chunk(chunk: Chunk | str, text: str) -> Chunk:
 def split(messages: tuple[Message, ...], context: LongContext | None, count_tokens: Callable[[str], int]) -> Task:
     """Find the place of the document, and what to search for in it.
 
-    A document of the caller stands before the first user message, where later turns leave it
-    untouched. Without one, the longest message is split into its document and its question.
+    A document of the caller stands in its place, or before the first user message, where later
+    turns leave it untouched. Without one, the longest message is split into its document and its
+    question. Raises `InputError` for a place that is not in the messages once.
     """
     query = query_of(messages)
+    if context is not None and context.place:
+        index, before, after = _find_place(messages, context.place)
+        return Task(messages, context.query or query.replace(context.place, ""), context, index, before, after)
     if context is not None:
         index = next((i for i, message in enumerate(messages) if message.role == "user"), len(messages) - 1)
         after = "\n\n" + messages[index].content
@@ -184,6 +194,19 @@ def split(messages: tuple[Message, ...], context: LongContext | None, count_toke
     if holder == len(messages) - 1 and messages[holder].role == "user":
         query = (before + after).strip() or document[-QUESTION_CHARACTERS:]
     return Task(messages, query, LongContext(document), holder, before, after)
+
+
+def _find_place(messages: Sequence[Message], place: str) -> tuple[int, str, str]:
+    """The message that holds `place`, and its text before and behind it."""
+    times = [message.content.count(place) for message in messages]
+    if sum(times) != 1:
+        raise InputError(
+            f"LongContext.place must stand in the messages once, and {place!r} stands there {sum(times)} times; put it "
+            "where the document belongs"
+        )
+    index = times.index(1)
+    before, _, after = messages[index].content.partition(place)
+    return index, before, after
 
 
 def _long_message(messages: tuple[Message, ...], count_tokens: Callable[[str], int]) -> int | None:

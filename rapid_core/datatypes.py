@@ -64,10 +64,14 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One of several documents. `name` stands before it in the prompt; without one its first words name it."""
+    """One of several documents; without a `name` its first words name it.
+
+    heading: whether the name stands before it in the prompt.
+    """
 
     text: str
     name: str = ""
+    heading: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +82,17 @@ class LongContext:
     as its window takes, and `Stats.left_out` names the rest. With `chunks` given they are used as
     they are, in their order, and no index is built; an empty tuple says that retrieval found
     nothing. Without, passages are retrieved on the fly: for `query`, or for the last user message
-    where that is empty.
+    where that is empty. place: a text that stands in the messages where the document belongs,
+    once; without one it is put before the first user message. separator: between documents and
+    between passages.
     """
 
     text: str = ""
     chunks: tuple[Chunk, ...] | None = None
     query: str = ""
     documents: tuple[Document, ...] = ()
+    place: str = ""
+    separator: str = "\n\n"
 
 
 @dataclass(frozen=True, slots=True)

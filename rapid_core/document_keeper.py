@@ -66,7 +66,7 @@ class DocumentKeeper:
                 "a document can be saved where it stands before the question, and in the last request it stood behind "
                 "it; pass it as context="
             )
-        if self._prompter.encode(task.with_context(text)) != target_ids:
+        if self._prompter.encode(task.with_context(text), task.tools) != target_ids:
             raise EngineStateError(
                 "only a document that the target read whole can be saved, and in the last request it was cut to fit "
                 "the window; use a model with a longer window, or save a part that fits"
@@ -108,6 +108,6 @@ class DocumentKeeper:
         assert task.context is not None
         shared = len(target_ids)
         for question in OTHER_QUESTIONS:
-            other = self._prompter.encode(replace(task, after=question).with_context(task.context.text))
+            other = self._prompter.encode(replace(task, after=question).with_context(task.context.text), task.tools)
             shared = shared_prefix(target_ids, other, shared)
         return list(target_ids[:shared])

@@ -22,6 +22,7 @@ from rapid_core.context import (
 from rapid_core.datatypes import Chunk, LongHistory, Message
 from rapid_core.errors import InputError
 from rapid_core.retrieval import SEPARATOR, join
+from rapid_core.tool_use import Tool
 
 # Messages of fewer tokens together are read as they are, and so are fewer units.
 LONG_HISTORY_TOKENS = 2048
@@ -32,11 +33,12 @@ OMITTED = "…"
 
 @dataclass(frozen=True, slots=True)
 class HistoryTask:
-    """Messages that are the long context themselves, and what to search for in them."""
+    """Messages that are the long context themselves, what to search for in them, and tools shown with them."""
 
     messages: tuple[Message, ...]
     query: str
     history: LongHistory
+    tools: tuple[Tool, ...] = ()
 
 
 AnyTask: TypeAlias = Task | HistoryTask

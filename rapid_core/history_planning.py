@@ -37,7 +37,7 @@ class HistoryPlanner:
 
     def plan_target(self, task: HistoryTask) -> Plan:
         """All messages; raises `PromptTooLongError` where they do not fit."""
-        ids = self._prompter.encode(task.messages)
+        ids = self._prompter.encode(task.messages, task.tools)
         if len(ids) < self._window:
             return Plan(task, PromptPair(ids, None))
         raise PromptTooLongError(
@@ -61,7 +61,7 @@ class HistoryPlanner:
         """Choose the drafter's passages, and complete `plan` with its prompt or the reason for none."""
         texts = [passage.text for passage in history.passages]
         plan.context_tokens = sum(map(self._prompter.count_tokens, texts))
-        taken = reserve + len(self._prompter.encode(history.read(())))
+        taken = reserve + len(self._prompter.encode(history.read(()), task.tools))
         budget = plan.drafter_budget(self._retrieval, self._drafter_window, taken)
         if task.history.rank is not None:
             passages = [Chunk(text) for text in texts]
@@ -74,11 +74,11 @@ class HistoryPlanner:
             ranked = sorted(range(len(texts)), key=lambda index: (-passages[index].score, -index))
             near = len(above((passages[index] for index in ranked), self._retrieval.threshold))
         chosen = history.choose(ranked, near, budget)
-        ids = self._prompter.encode(history.read(chosen))
+        ids = self._prompter.encode(history.read(chosen), task.tools)
         # What the template puts around each message was not counted.
         while chosen and len(ids) + reserve > self._drafter_window:
             chosen.pop()
-            ids = self._prompter.encode(history.read(chosen))
+            ids = self._prompter.encode(history.read(chosen), task.tools)
         plan.retrieved = tuple(passages[index] for index in sorted(chosen))
         if chosen:
             plan.prompts = replace(plan.prompts, drafter_ids=ids)

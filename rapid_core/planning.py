@@ -110,13 +110,14 @@ class Planner:
     def _plan_target_of_several(self, task: Task, fit: Fit, reserve: int, on_progress: OnProgress) -> Plan:
         """Of several documents those that fit whole; of the best-ranked one alone `fit` decides."""
         assert task.context is not None
-        room = self._window - reserve - len(self._prompter.encode(task.with_context(" ")))
-        kept, rest = whole_that_fit(task.context.documents, room, self._prompter.count_tokens)
-        text = joined(kept)
+        separator, window = task.context.separator, self._window - reserve
+        room = window - len(self._prompter.encode(task.with_context(" "), task.tools))
+        kept, rest = whole_that_fit(task.context.documents, room, self._prompter.count_tokens, separator)
+        text = joined(kept, separator)
         # Borders between texts cost a few tokens more.
-        while len(kept) > 1 and len(self._prompter.encode(task.with_context(text))) + reserve > self._window:
+        while len(kept) > 1 and len(self._prompter.encode(task.with_context(text), task.tools)) > window:
             rest.append(kept.pop())
-            text = joined(kept)
+            text = joined(kept, separator)
         task = replace(task, context=replace(task.context, text=text, documents=tuple(kept)))
         plan = self._plan_target(task, fit, reserve, on_progress)
         plan.left_out = tuple(name_of(document) for document in rest)
@@ -129,7 +130,7 @@ class Planner:
 
     def _plan_target(self, task: Task, fit: Fit, reserve: int, on_progress: OnProgress) -> Plan:
         document = task.context.text if task.context else ""
-        ids = self._prompter.encode(task.with_context(document))
+        ids = self._prompter.encode(task.with_context(document), task.tools)
         tokens = self._prompter.count_tokens(document) if document else 0
         if len(ids) < self._window:
             return Plan(task, PromptPair(ids, None), tokens)
@@ -152,7 +153,7 @@ class Planner:
     def _fit(self, task: Task, fit: Fit, reserve: int, document_tokens: int, on_progress: OnProgress) -> Plan:
         """Cut the document until the prompt fits: borders between texts cost a few tokens more."""
         assert task.context is not None
-        frame = len(self._prompter.encode(task.with_context(" ")))
+        frame = len(self._prompter.encode(task.with_context(" "), task.tools))
         room = self._window - reserve - frame
         ranked = self._rank(task, on_progress) if fit == "retrieve" and room > 0 else []
         chosen: list[Chunk] = []
@@ -161,10 +162,10 @@ class Planner:
                 text = self._prompter.first_and_last(task.context.text, room)
             else:
                 chosen = in_document_order(fill(ranked, room, self._prompter.count_tokens))
-                text = join(chosen)
+                text = join(chosen, task.context.separator)
                 if not chosen:
                     break
-            ids = self._prompter.encode(task.with_context(text))
+            ids = self._prompter.encode(task.with_context(text), task.tools)
             over = len(ids) + reserve - self._window
             if over <= 0:
                 kept = self._prompter.count_tokens(text)
@@ -197,7 +198,7 @@ class Planner:
         assert task.context is not None
         given = task.context.chunks
         if given is None:
-            taken = reserve + len(self._prompter.encode(task.with_context(" ")))
+            taken = reserve + len(self._prompter.encode(task.with_context(" "), task.tools))
             budget = plan.drafter_budget(self._retrieval, self._drafter_window, taken)
             ranked = self._rank(task, on_progress)
             near = above(ranked, self._retrieval.threshold)
@@ -211,7 +212,7 @@ class Planner:
         plan.retrieved = chosen
         if not chosen:
             return
-        ids = self._prompter.encode(task.with_context(join(chosen)))
+        ids = self._prompter.encode(task.with_context(join(chosen, task.context.separator)), task.tools)
         if len(ids) >= self._drafter_window:
             raise PromptTooLongError(
                 f"the drafter's prompt must be shorter than its window of {self._drafter_window:,} tokens, and with "

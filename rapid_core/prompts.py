@@ -54,12 +54,15 @@ class ChatPrompter:
         return read_format(self._apply)
 
     @cached_property
+    def added_tokens(self) -> dict[str, int]:
+        """Tokens that the tokenizer reads as a whole, whatever stands around them, with their ids."""
+        return {str(token): id_ for id_, token in self.tokenizer.added_tokens_decoder.items()}
+
+    @cached_property
     def tool_tokens(self) -> frozenset[int]:
         """Special tokens that belong to a tool call, and must not be dropped from an answer."""
         return frozenset(
-            id_
-            for id_, token in self.tokenizer.added_tokens_decoder.items()
-            if any(str(token) in text for text in self.tool_format.texts)
+            id_ for token, id_ in self.added_tokens.items() if any(token in text for text in self.tool_format.texts)
         )
 
     def encode(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:

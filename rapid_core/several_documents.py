@@ -12,7 +12,7 @@ NAMING_WORDS = 8
 
 
 def whole_that_fit(
-    documents: Sequence[Document], room: int, count_tokens: Callable[[str], int]
+    documents: Sequence[Document], room: int, count_tokens: Callable[[str], int], separator: str = SEPARATOR
 ) -> tuple[list[Document], list[Document]]:
     """What is read and what is left out, both best-ranked first: whole documents until `room` tokens are full.
 
@@ -22,7 +22,7 @@ def whole_that_fit(
     kept, rest = [documents[0]], []
     room -= count_tokens(_with_name(documents[0]))
     for document in documents[1:]:
-        size = count_tokens(SEPARATOR + _with_name(document))
+        size = count_tokens(separator + _with_name(document))
         if size <= room:
             kept.append(document)
             room -= size
@@ -31,14 +31,14 @@ def whole_that_fit(
     return kept, rest
 
 
-def joined(documents: Iterable[Document]) -> str:
-    """One text of all documents, each behind its name.
+def joined(documents: Iterable[Document], separator: str = SEPARATOR) -> str:
+    """One text of all documents, each behind its heading.
 
     Their order is that of names and texts: the next question ranks them in another way, and must
     still find them in the cache.
     """
     ordered = sorted(documents, key=lambda document: (document.name, document.text))
-    return SEPARATOR.join(_with_name(document) for document in ordered)
+    return separator.join(_with_name(document) for document in ordered)
 
 
 def name_of(document: Document) -> str:
@@ -50,4 +50,5 @@ def name_of(document: Document) -> str:
 
 
 def _with_name(document: Document) -> str:
-    return f"=== {document.name} ==={SEPARATOR}{document.text}" if document.name else document.text
+    heading = f"=== {document.name} ==={SEPARATOR}" if document.name and document.heading else ""
+    return heading + document.text

@@ -312,7 +312,7 @@ class ScriptedEngine:
         asked = Asked(messages, given, sampling or Sampling(), speculation or Speculation(), ToolUse.of(tools))
         prompt_tokens = self.count_tokens(messages)
         if isinstance(given, LongContext):
-            prompt_tokens += self.count_tokens(given.text or joined(given.documents))
+            prompt_tokens += self.count_tokens(given.text or joined(given.documents, given.separator))
         if prompt_tokens >= self.window:
             raise PromptTooLongError(
                 f"a prompt must be shorter than the window of {self.window:,} tokens, and this one has "
@@ -381,7 +381,7 @@ class ScriptedEngine:
         document = self.requests[-1].context if self.requests else None
         if not isinstance(document, LongContext):
             raise EngineStateError("save_document saves the document of the last request, and there was none")
-        Path(path).write_bytes((joined(document.documents) or document.text).encode())
+        Path(path).write_bytes((joined(document.documents, document.separator) or document.text).encode())
 
     def load_document(self, path: str | PathLike[str]) -> LongContext:
         """The document that `save_document` wrote."""

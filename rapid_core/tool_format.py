@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from jinja2.exceptions import TemplateError
 
@@ -191,31 +190,3 @@ def _between(two: str, format_: ToolFormat) -> str | None:
     before = first[:start]
     end = before.rfind("}") + 1
     return before[end:] if end else None
-
-
-def function_schema(tool: Tool, format_: ToolFormat) -> dict[str, Any]:
-    """The JSON schema of what the model writes to call `tool`."""
-    if format_.middle is not None:
-        return dict(tool.parameters)
-    return {
-        "type": "object",
-        "properties": {
-            "name": {"const": tool.name},
-            format_.arguments: _moved(dict(tool.parameters), f"#/properties/{format_.arguments}"),
-        },
-        "required": ["name", format_.arguments],
-        "additionalProperties": False,
-    }
-
-
-def _moved(schema: Any, to: str) -> Any:
-    """A schema whose references still hold where it is a part of another one."""
-    if isinstance(schema, list):
-        return [_moved(part, to) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    moved = {key: _moved(part, to) for key, part in schema.items()}
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#"):
-        moved["$ref"] = to + reference[1:]
-    return moved

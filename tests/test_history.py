@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from helpers import count_forwards
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers import count_forwards
 from rapid_core import (
     EngineStateError,
     InputError,

@@ -9,7 +9,8 @@ import pytest
 from rapid_core import InputError, Message, OptionError, Sampling, Tool, ToolCall, ToolUse
 from rapid_core.prompts import ChatPrompter
 from rapid_core.testing import ScriptedEngine, tiny_engine, tiny_tokenizer
-from rapid_core.tool_format import ToolFormat, function_schema, template_id
+from rapid_core.tool_format import ToolFormat, template_id
+from rapid_core.tool_grammar import function_schema
 from rapid_core.tool_parsing import ToolCallStream, read_calls
 
 ADD = Tool("add", "Adds two numbers.", {"type": "object", "properties": {"a": {"type": "integer"}}})

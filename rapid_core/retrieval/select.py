@@ -53,6 +53,6 @@ def in_document_order(chunks: Iterable[Chunk]) -> list[Chunk]:
     return sorted(chunks, key=lambda chunk: chunk.start)
 
 
-def join(chunks: Iterable[Chunk]) -> str:
-    """One text, a blank line between chunks (paper, section 4.1)."""
-    return SEPARATOR.join(chunk.text for chunk in chunks)
+def join(chunks: Iterable[Chunk], separator: str = SEPARATOR) -> str:
+    """One text; a blank line between chunks unless told (paper, section 4.1)."""
+    return separator.join(chunk.text for chunk in chunks)

@@ -82,6 +82,8 @@ def create_rapid_documents_chain(
             place=PLACE,
             separator=document_separator,
             written=lambda document: format_document(document, written),
+            # What stands before a document is the document prompt's to say.
+            heading=False,
         )
 
     def answer(resolved: Resolved) -> Runnable[Any, Any]:

@@ -86,7 +86,8 @@ class Search:
     """A question that a hook has yet to answer.
 
     chunks: where they were retrieved before, best first. whole: the documents, where they are
-    known. written: how a document stands in the prompt; place, separator: see `LongContext`.
+    known. written: how a document stands in the prompt, heading: whether its id stands before
+    it; place, separator: see `LongContext`.
     """
 
     hook: Hook
@@ -96,6 +97,7 @@ class Search:
     place: str = ""
     separator: str = "\n\n"
     written: Callable[[Document], str] = _content
+    heading: bool = True
     on_error: OnRetrievalError | None = None
 
     def run(self, messages: Sequence[BaseMessage], on_error: OnRetrievalError) -> Resolved:
@@ -167,7 +169,7 @@ class Search:
             value = Document(text, metadata=first.metadata)
         if not isinstance(value, Document):
             raise InputError(f"a document must be text or a LangChain Document, got {type(value).__name__}")
-        return WholeDocument(self.written(value), source)
+        return WholeDocument(self.written(value), source, self.heading)
 
     def _notes(self, chunks: Sequence[Document], missing: Sequence[str]) -> list[str]:
         """What the caller should know, as warnings and for the statistics."""
