@@ -5,7 +5,6 @@ python examples/langchain_other_stores.py --demo
 
 from collections.abc import Callable
 
-from langchain_community.vectorstores import FAISS
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from langchain_qdrant import QdrantVectorStore
@@ -16,7 +15,6 @@ from rapid_integrations.langchain import ChatRapid, from_vector_store
 
 STORES: dict[str, Callable[[list[str], Embeddings, list[dict[str, str]]], VectorStore]] = {
     "in memory": InMemoryVectorStore.from_texts,
-    "FAISS": FAISS.from_texts,
     "Qdrant": lambda texts, embed, metadatas: QdrantVectorStore.from_texts(
         texts, embed, metadatas, location=":memory:"
     ),

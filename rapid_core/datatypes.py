@@ -100,8 +100,9 @@ class LongHistory:
     """Messages that are long all together: the target reads all of them, the drafter a part.
 
     It reads the system messages, of the older messages what retrieval finds for the last user
-    message, and the `newest` units as they are. A unit is a question with its answer, or a tool
-    call with its results. A result that is long by itself is read in passages in any unit.
+    message, and the `newest` turns as they are, from a user message to the next: with their tool
+    calls, of many the last ones. A call and its results stay together everywhere, and a result
+    that is long by itself is read in passages.
     rank: called with the query and all passages, returns the indices of passages, best first;
     what it leaves out is not read, and what it raises reaches the caller. None: the engine's
     own encoder.

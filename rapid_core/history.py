@@ -27,6 +27,8 @@ from rapid_core.tool_use import Tool
 # Messages of fewer tokens together are read as they are, and so are fewer units.
 LONG_HISTORY_TOKENS = 2048
 LEAST_UNITS = 6
+# So many units for each turn that stays as it is.
+UNITS_A_TURN = 3
 # What the drafter reads of a long message in which nothing was found.
 OMITTED = "…"
 
@@ -94,6 +96,13 @@ def units_of(messages: Sequence[Message]) -> list[Unit]:
     return sorted(units, key=lambda unit: unit.places[-1])
 
 
+def newest_units(units: Sequence[Unit], turns: int) -> list[Unit]:
+    """The units of the newest turns; of turns with many tool calls, which an agent has, the last ones."""
+    first = [unit.frame[0] if unit.frame else unit.places[0] for unit in units]
+    begins = sorted(set(first))[-turns:][0]
+    return [unit for unit, start in zip(units, first, strict=True) if start >= begins][-UNITS_A_TURN * turns :]
+
+
 def ranked_by(rank: Callable[[str, Sequence[str]], Sequence[int]], query: str, passages: Sequence[str]) -> list[int]:
     """The caller's own ranking; raises `InputError` where it is no ranking of these passages."""
     given: object = rank(query, passages)
@@ -126,7 +135,7 @@ class History:
         self._messages = task.messages
         self._count = count_tokens
         self._units = units_of(task.messages)
-        newest = self._units[-task.history.newest :]
+        newest = newest_units(self._units, task.history.newest)
         self._system = {place for place, message in enumerate(task.messages) if message.role == "system"}
         self._newest = {place for unit in newest for place in (*unit.places, *unit.frame)}
         # Of a message that is read in passages: what stands before and behind them, and its own tokens.

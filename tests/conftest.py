@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from rapid_core import RapidEngine
+from rapid_core.retrieval.store import Store
 from rapid_core.testing import tiny_engine
 
 # Tiny models are all overhead: a second thread costs more than it brings.
@@ -38,3 +39,11 @@ def engine() -> RapidEngine:
     made = tiny_engine()
     made.target.model.generation_config.eos_token_id = -1
     return made
+
+
+@pytest.fixture
+def store():
+    """A store for one index."""
+    made = Store()
+    yield made
+    made.close()

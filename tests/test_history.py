@@ -209,7 +209,15 @@ def test_a_call_that_is_found_is_read_with_its_results_its_question_and_the_fina
     assert read(AGENT, "Lima") == read(AGENT, "wind in Cusco")
     assert read(AGENT, "rains in Oslo") == [AGENT[i] for i in (0, 1, 7, 10, 11, 12)]
     assert read(AGENT) == [AGENT[i] for i in (0, 10, 11, 12)]
-    assert read(AGENT, newest=3) == [AGENT[i] for i in (0, 8, 9, 10, 11, 12)]
+    assert read(AGENT, newest=2) == [AGENT[i] for i in (0, 8, 9, 10, 11, 12)]
+
+
+def test_the_newest_turns_stay_with_their_calls_of_many_the_last_ones():
+    steps = [call("one"), result("first"), call("two"), result("second")]
+    turns = [user("Old?"), *steps, assistant("Done."), user("New?"), *steps, assistant("Done again."), user("Well?")]
+    assert read(turns, newest=2) == turns[6:]
+    many = [*turns[:1], *steps * 4, assistant("Done."), user("Well?")]
+    assert read(many, newest=2) == [many[0], *many[9:]]
 
 
 def test_a_result_without_tool_calls_before_it_stays_with_the_message_before_it():
@@ -462,11 +470,11 @@ def test_equal_passages_are_embedded_once():
     assert encoder.embedded == 3
 
 
-def test_the_index_forgets_what_was_searched_longest_ago(monkeypatch):
+def test_the_index_forgets_what_was_searched_longest_ago(monkeypatch, store):
     from rapid_core.retrieval import passages as module
 
     monkeypatch.setattr(module, "MOST_PASSAGES", 3)
-    encoder, index = WordEncoder(), PassageIndex()
+    encoder, index = WordEncoder(), PassageIndex(store)
 
     def search(*texts):
         before = encoder.embedded
@@ -478,11 +486,10 @@ def test_the_index_forgets_what_was_searched_longest_ago(monkeypatch):
     assert [search("Lima", "Rome", "Paris"), search("Oslo")] == [0, 1]
     # What is searched at once is never too much.
     assert [search("Lima", "Oslo", "Rome", "Paris"), search("Rome", "Oslo")] == [1, 0]
-    index.close()
 
 
-def test_an_interrupted_search_is_made_again():
-    encoder, index = WordEncoder(), PassageIndex()
+def test_an_interrupted_search_is_made_again(store):
+    encoder, index = WordEncoder(), PassageIndex(store)
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -490,7 +497,6 @@ def test_an_interrupted_search_is_made_again():
     with pytest.raises(KeyboardInterrupt):
         index.scores(["one", "two"], encoder, "one", interrupt)
     assert len(index.scores(["one", "two"], encoder, "one", lambda *_: None)) == 2
-    index.close()
 
 
 def test_a_failing_encoder_is_an_error_with_its_reason():
@@ -600,6 +606,6 @@ def test_a_history_is_no_document_to_save(tmp_path):
 def test_the_scripted_engine_notes_the_history_that_it_was_asked_with():
     engine = ScriptedEngine(["one"])
     engine.generate(chat("Who?"), context=LongHistory(newest=3))
-    assert engine.requests[0][1] == LongHistory(newest=3)
+    assert engine.requests[0].context == LongHistory(newest=3)
     with pytest.raises(OptionError, match="target reads a history whole"):
         engine.generate(chat("Who?"), context=LongHistory(), fit="retrieve")

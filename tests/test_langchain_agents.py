@@ -14,9 +14,10 @@ from rapid_core.testing import ScriptedEngine, tiny_engine
 from rapid_integrations.langchain import ChatRapid, RapidHistoryMiddleware, RapidWarning
 from rapid_integrations.langchain.agents import HistoryStore
 
+TOWNS = "Lima Oslo Rome Cusco Arica Tacna Bern Riga Turin Ghent Delft Basel".split()
 ROWS = {
-    n: "\n\n".join(f"Row {row} of table {n}: bridge {n}-{row} is {row} feet wide." for row in range(6))
-    for n in range(12)
+    n: "\n\n".join(f"{kind} bridge of {town} is {n}{row} feet wide." for row, kind in enumerate(("The old", "The new")))
+    for n, town in enumerate(TOWNS)
 }
 
 
@@ -52,23 +53,21 @@ def test_the_target_sees_everything_and_the_drafter_what_was_retrieved_and_what_
     agent = create_agent(
         ChatRapid(engine=wide, max_tokens=4), [read_table], system_prompt="Be exact.", middleware=[middleware]
     )
-    agent.invoke({"messages": [*history(10), HumanMessage("How wide is bridge 3-4 of table 3?")]})
+    agent.invoke({"messages": [*history(10), HumanMessage("How wide is the old bridge of Cusco?")]})
     target, drafter = roles(wide)
     assert all(rows in target for n, rows in ROWS.items() if n < 10)
     assert "Be exact." in drafter and "Reads a table of bridges." in drafter
-    assert (
-        "bridge 3-4 is 4 feet wide" in drafter and "How wide is bridge 3-4" in drafter and "Table 9 is read." in drafter
-    )
+    assert "old bridge of Cusco is 30 feet" in drafter and "How wide is the old" in drafter and ROWS[9] in drafter
     assert len(drafter) < len(target) / 2
     # A result is never without its call.
-    assert drafter.count('"number": 3') == 1 and drafter.index('"number": 3') < drafter.index("bridge 3-4 is 4")
+    assert drafter.count('"number": 3') == 1 and drafter.index('"number": 3') < drafter.index("old bridge of Cusco")
 
 
 def test_turn_after_turn_only_what_is_new_is_read(wide):
     agent = create_agent(ChatRapid(engine=wide, max_tokens=6), [read_table], middleware=[RapidHistoryMiddleware()])
     messages, before = history(6), 0
     for n in range(4):
-        messages.append(HumanMessage(f"And bridge {n}-2 of table {n}?"))
+        messages.append(HumanMessage(f"And the new bridge of {TOWNS[n]}?"))
         messages = agent.invoke({"messages": messages})["messages"]
         usage = messages[-1].usage_metadata
         read = usage["input_token_details"]["cache_read"]
@@ -76,7 +75,7 @@ def test_turn_after_turn_only_what_is_new_is_read(wide):
             # All of the last prompt but for where its answer began.
             assert read >= before - 2
         before = usage["input_tokens"]
-    assert read > 2000
+    assert read > 1500
 
 
 async def test_an_agent_on_an_event_loop_calls_its_tools():

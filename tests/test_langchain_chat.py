@@ -14,6 +14,7 @@ import time
 import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.exceptions import ContextOverflowError
+from langchain_core.load import dumpd, load
 from langchain_core.messages import (
     AIMessage,
     ChatMessage,
@@ -375,6 +376,16 @@ def test_copies_share_the_engine_and_pickles_say_what_cannot_travel(tmp_path):
     assert (again.target, again.temperature) == (named.target, 0.5) and not again._held
     assert again.profile["max_input_tokens"] == 1024
     chat.engine.close()
+
+
+@pytest.mark.filterwarnings("ignore:The function `load` is in beta")
+def test_a_chat_model_is_written_and_read_again_without_its_secret(monkeypatch):
+    chat = ChatRapid(model="demo", temperature=0.5, stop=["x"], api_key="a secret")
+    written = dumpd(chat)
+    assert written["kwargs"]["temperature"] == 0.5 and "a secret" not in json.dumps(written)
+    monkeypatch.setenv("RAPID_API_KEY", "a secret")
+    again = load(written, allowed_objects=[ChatRapid], secrets_from_env=True)
+    assert again.dict() == chat.dict() and (again.target, again.stop) == ("demo", ["x"])
 
 
 def test_chat_models_of_one_name_share_their_weights_and_a_call_may_name_another_model(tmp_path):

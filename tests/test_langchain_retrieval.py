@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from langchain_classic.chains import create_retrieval_chain
 from langchain_classic.retrievers import MultiVectorRetriever, ParentDocumentRetriever
-from langchain_community.vectorstores import FAISS
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import HumanMessage
@@ -225,7 +224,6 @@ def test_what_the_chain_cannot_work_with_is_refused():
 def stores():
     yield "chroma", chroma
     yield "in memory", lambda: InMemoryVectorStore(WordEmbeddings())
-    yield "faiss", lambda: FAISS.from_texts(["nothing to see"], WordEmbeddings())
     yield "qdrant", lambda: QdrantVectorStore.from_texts(["nothing to see"], WordEmbeddings(), location=":memory:")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
 
@@ -25,6 +26,11 @@ class TestChatRapidUnit(ChatModelUnitTests):
     def init_from_env_params(self):
         names = {"RAPID_TARGET": "demo", "RAPID_DRAFTER": "/models/small"}
         return names, {}, {"target": "demo", "drafter": "/models/small"}
+
+    @pytest.mark.filterwarnings("ignore:The function `load` is in beta")
+    @pytest.mark.xfail(raises=ValueError, strict=True, reason="load() knows by itself LangChain's own packages only")
+    def test_serdes(self, model, snapshot):
+        super().test_serdes(model, snapshot)
 
 
 class _Suite(ChatModelIntegrationTests):
@@ -69,3 +75,32 @@ class TestChatRapidScripted(_Suite):
     @property
     def model_override_value(self):
         return "scripted"
+
+
+@pytest.mark.xdist_group("demo")
+class TestChatRapidDemo(_Suite):
+    """The demo model, which is too small to answer as the suite hopes, but must do what it is forced to."""
+
+    @property
+    def chat_model_params(self):
+        return {"target": "demo", "max_tokens": 48}
+
+    @property
+    def model_override_value(self):
+        return "demo"
+
+    @pytest.mark.xfail(reason="135M parameters do not find the argument", strict=False)
+    def test_tool_calling(self, model):
+        super().test_tool_calling(model)
+
+    @pytest.mark.xfail(reason="135M parameters do not find the argument", strict=False)
+    async def test_tool_calling_async(self, model):
+        await super().test_tool_calling_async(model)
+
+    @pytest.mark.xfail(reason="135M parameters do not call a tool of their own accord", strict=False)
+    def test_agent_loop(self, model):
+        super().test_agent_loop(model)
+
+    @pytest.mark.xfail(reason="135M parameters do not repeat Chinese", strict=False)
+    def test_unicode_tool_call_integration(self, model):
+        super().test_unicode_tool_call_integration(model)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import subprocess
+import sys
+import tempfile
 from itertools import pairwise
 
 import numpy as np
@@ -23,6 +27,7 @@ from rapid_core.retrieval import (
     split_chunks,
 )
 from rapid_core.retrieval.embedding import demo_encoder_folder
+from rapid_core.retrieval.store import Store
 from rapid_core.testing import WordEncoder, tiny_tokenizer
 
 TEXT = "\n\n".join(
@@ -86,30 +91,28 @@ def test_the_best_chunks_fill_the_budget_and_go_back_in_order():
 # -- the index ------------------------------------------------------------------------------------
 
 
-def test_the_ranking_is_by_cosine_and_complete():
-    chunks, encoder, index = split_chunks(TEXT, 16, count), WordEncoder(), DocumentIndex()
+def test_the_ranking_is_by_cosine_and_complete(store):
+    chunks, encoder, index = split_chunks(TEXT, 16, count), WordEncoder(), DocumentIndex(store)
     ranked = index.rank(TEXT, chunks, encoder, "the harbour of town 17", silent)
     vectors = encoder.embed_passages([chunk.text for chunk in chunks], silent)
     expected = sorted(vectors @ encoder.embed_query("the harbour of town 17"), reverse=True)
     assert np.allclose([chunk.score for chunk in ranked], expected, atol=1e-5)
     assert {chunk.start for chunk in ranked} == {chunk.start for chunk in chunks}
     assert "town 17" in ranked[0].text
-    index.close()
 
 
-def test_a_second_question_embeds_no_passage_again():
-    chunks, encoder, index = split_chunks(TEXT, 16, count), WordEncoder(), DocumentIndex()
+def test_a_second_question_embeds_no_passage_again(store):
+    chunks, encoder, index = split_chunks(TEXT, 16, count), WordEncoder(), DocumentIndex(store)
     index.rank(TEXT, chunks, encoder, "one", silent)
     embedded = encoder.embedded
     index.rank(TEXT, chunks, encoder, "two", silent)
     assert encoder.embedded == embedded == len(chunks)
     index.rank(TEXT + ".", chunks, encoder, "two", silent)
     assert encoder.embedded == 2 * embedded
-    index.close()
 
 
-def test_an_interrupted_index_is_made_again():
-    chunks, encoder, index = split_chunks(TEXT, 16, count), WordEncoder(), DocumentIndex()
+def test_an_interrupted_index_is_made_again(store):
+    chunks, encoder, index = split_chunks(TEXT, 16, count), WordEncoder(), DocumentIndex(store)
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -117,16 +120,38 @@ def test_an_interrupted_index_is_made_again():
     with pytest.raises(KeyboardInterrupt):
         index.rank(TEXT, chunks, encoder, "one", interrupt)
     assert len(index.rank(TEXT, chunks, encoder, "one", silent)) == len(chunks)
-    index.close()
 
 
-def test_a_failing_encoder_is_an_error_with_its_reason():
+def test_a_failing_encoder_is_an_error_with_its_reason(store):
     encoder = WordEncoder()
     encoder.embed_query = lambda _: (_ for _ in ()).throw(RuntimeError("out of memory"))
-    index = DocumentIndex()
+    index = DocumentIndex(store)
     with pytest.raises(RetrievalError, match="out of memory.*LongContext.chunks"):
         index.rank(TEXT, split_chunks(TEXT, 16, count), encoder, "one", silent)
-    index.close()
+
+
+def test_a_store_shares_nothing_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    store = Store()
+    store.open("rapid-x").upsert(ids=["1"], embeddings=np.ones((1, 3), dtype=np.float32))
+    assert Store().open("rapid-x").count() == 0 and store.open("rapid-x").count() == 1
+    store.close()
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_applications_own_chroma_opens_beside_a_store_whatever_its_settings():
+    code = (
+        "import chromadb\n"
+        "from rapid_core.retrieval.store import Store\n"
+        "first = Store()\n"
+        "client = chromadb.EphemeralClient(settings=chromadb.config.Settings(allow_reset=True))\n"
+        "client.create_collection('theirs')\n"
+        "Store().open('ours')\n"
+        "print([found.name for found in client.list_collections()])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['theirs']"
 
 
 # -- the encoders ---------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
-"""A Chroma collection of one document, made for the request and kept for the next question."""
+"""A collection of one document, made for the request and kept for the next question."""
 
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,32 +11,22 @@ import numpy as np
 
 from rapid_core.datatypes import Chunk
 from rapid_core.errors import RetrievalError
-from rapid_core.extras import require
 from rapid_core.retrieval.embedding import Encoder, Vectors
+from rapid_core.retrieval.store import Store
 
 # The least recently used document's index goes when there are more.
 MOST_DOCUMENTS = 16
 
 
-def open_store() -> tuple[Any, str]:
-    """An in-memory Chroma client, and a mark for the names of one index's collections.
-
-    Clients of one process share their collections: each index adds a mark of its own.
-    """
-    chromadb = require("chromadb", extra="retrieval")
-    settings = chromadb.config.Settings(anonymized_telemetry=False)
-    return chromadb.EphemeralClient(settings=settings), secrets.token_hex(4)
-
-
 class DocumentIndex:
-    """Embedded chunks of documents, one in-memory collection each, named by what it holds.
+    """Embedded chunks of documents, one collection each, named by what it holds.
 
     The name is a hash of document, encoder and chunk size, so that a second question about a
     document embeds nothing but the question.
     """
 
-    def __init__(self) -> None:
-        self._client, self._mark = open_store()
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._made: list[str] = []
 
     def rank(
@@ -76,16 +65,11 @@ class DocumentIndex:
         name = self._name(document, chunks, encoder_name)
         if name not in self._made:
             return None
-        stored = self._client.get_collection(name, embedding_function=None).get(include=["embeddings"])
+        stored = self._store.open(name).get(include=["embeddings"])
         if len(stored["ids"]) != len(chunks):
             return None
         order = np.argsort([int(id_) for id_ in stored["ids"]])
         return np.asarray(stored["embeddings"], dtype=np.float32)[order]
-
-    def close(self) -> None:
-        """Delete the collections that were made here."""
-        while self._made:
-            self._client.delete_collection(self._made.pop())
 
     def _collection(
         self,
@@ -102,20 +86,18 @@ class DocumentIndex:
             if vectors is None:
                 texts = [chunk.text for chunk in chunks]
                 vectors = encoder.embed_passages(texts, lambda done: on_batch(done, len(chunks)))
-            self._store(collection, vectors)
+            self._put(collection, vectors)
         return collection
 
     def _open(self, name: str) -> Any:
-        collection = self._client.get_or_create_collection(
-            name, embedding_function=None, configuration={"hnsw": {"space": "cosine"}}
-        )
+        collection = self._store.open(name)
         self._made = [*(made for made in self._made if made != name), name]
         if len(self._made) > MOST_DOCUMENTS:
-            self._client.delete_collection(self._made.pop(0))
+            self._store.client.delete_collection(self._made.pop(0))
         return collection
 
-    def _store(self, collection: Any, vectors: Vectors) -> None:
-        batch = self._client.get_max_batch_size()
+    def _put(self, collection: Any, vectors: Vectors) -> None:
+        batch = self._store.client.get_max_batch_size()
         for first in range(0, len(vectors), batch):
             rows = range(first, min(first + batch, len(vectors)))
             collection.upsert(ids=[str(i) for i in rows], embeddings=vectors[rows.start : rows.stop])
@@ -123,4 +105,4 @@ class DocumentIndex:
     def _name(self, document: str, chunks: list[Chunk], encoder_name: str) -> str:
         borders = ",".join(str(chunk.start) for chunk in chunks)
         key = "\0".join((encoder_name, borders, document))
-        return f"rapid-{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}-{self._mark}"
+        return f"rapid-{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"

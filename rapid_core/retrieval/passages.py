@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from rapid_core.errors import RetrievalError
 from rapid_core.retrieval.embedding import Encoder, Vectors
-from rapid_core.retrieval.index import open_store
+from rapid_core.retrieval.store import Store
 
 # The least recently searched passages go when there are more: 34 MB of vectors of 1,024 numbers.
 MOST_PASSAGES = 8192
 
 
 class PassageIndex:
-    """One in-memory collection of passages, each under the hash of its text.
+    """One collection of passages, each under the hash of its text.
 
     A history that has grown by a turn embeds that turn alone, and two histories share what they
     have in common.
     """
 
-    def __init__(self) -> None:
-        self._client, mark = open_store()
-        self._name = f"rapid-passages-{mark}"
-        self._collection: Any = self._client.create_collection(
-            self._name, embedding_function=None, configuration={"hnsw": {"space": "cosine"}}
-        )
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._collection = store.open("rapid-passages")
         # Ids of what is stored, the least recently searched first.
         self._stored: dict[str, None] = {}
 
@@ -52,10 +48,6 @@ class PassageIndex:
                 f"the history could not be searched: {error}. Check the encoder, rank the passages yourself with "
                 "LongHistory(rank=...), or ask with Speculation.off()"
             ) from error
-
-    def close(self) -> None:
-        """Delete the collection."""
-        self._client.delete_collection(self._name)
 
     def _embed_new(self, texts: dict[str, str], encoder: Encoder, on_batch: Callable[[int, int], None]) -> None:
         new = [id_ for id_ in texts if id_ not in self._stored]
@@ -82,7 +74,7 @@ class PassageIndex:
 
     def _batches(self, items: Sequence[str]) -> Iterator[slice]:
         """The store takes so many at once, and no more."""
-        batch = self._client.get_max_batch_size()
+        batch = self._store.client.get_max_batch_size()
         return (slice(first, first + batch) for first in range(0, len(items), batch))
 
 

@@ -16,6 +16,7 @@ from rapid_core.retrieval.embedding import Encoder, Vectors, load_encoder
 from rapid_core.retrieval.index import MOST_DOCUMENTS, DocumentIndex
 from rapid_core.retrieval.passages import PassageIndex
 from rapid_core.retrieval.select import chunk_size
+from rapid_core.retrieval.store import Store
 
 # Two tokenizers differ on a text by less than this, as a part of the encoder's window.
 ENCODER_MARGIN = 0.25
@@ -56,6 +57,7 @@ class Searcher:
         self._window = window
         self._encoder = encoder
         self._encoder_device = encoder_device
+        self._store: Store | None = None
         self._index: DocumentIndex | None = None
         self._passages: PassageIndex | None = None
         self._chunked: dict[str, list[Chunk]] = {}
@@ -72,11 +74,9 @@ class Searcher:
 
     def close(self) -> None:
         """Forget the indexes and the encoder."""
-        if self._index is not None:
-            self._index.close()
-        if self._passages is not None:
-            self._passages.close()
-        self._index = self._passages = self._encoder = None
+        if self._store is not None:
+            self._store.close()
+        self._store = self._index = self._passages = self._encoder = None
         self._cut_once.cache_clear()
         self._chunked.clear()
         self._restored.clear()
@@ -105,7 +105,7 @@ class Searcher:
         """The similarity of each passage to `query`, [n]; only those that were never searched are embedded."""
         encoder = self._load_encoder()
         if self._passages is None:
-            self._passages = PassageIndex()
+            self._passages = PassageIndex(self._open_store())
         return self._passages.scores(passages, encoder, query, on_batch)
 
     def embedded(self, document: str) -> EmbeddedDocument | None:
@@ -132,8 +132,13 @@ class Searcher:
     def _load(self) -> tuple[Encoder, DocumentIndex]:
         encoder = self._load_encoder()
         if self._index is None:
-            self._index = DocumentIndex()
+            self._index = DocumentIndex(self._open_store())
         return encoder, self._index
+
+    def _open_store(self) -> Store:
+        if self._store is None:
+            self._store = Store()
+        return self._store
 
     def _load_encoder(self) -> Encoder:
         if self._encoder is None:

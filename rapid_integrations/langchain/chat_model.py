@@ -17,7 +17,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, SkipValidation, model_validator
 
 from rapid_core import Delta, Message, OptionError, PromptTooLongError, Retrieval, Speculation, ToolCall
 from rapid_integrations.contexts import RapidWarning
@@ -67,7 +67,7 @@ class ChatRapid(BaseChatModel):
     drafter_device: str | None = None
     dtype: str = "auto"
     drafter_dtype: str | None = None
-    retrieval: Retrieval | dict[str, Any] | None = None
+    retrieval: SkipValidation[Retrieval | Mapping[str, Any] | None] = None
     trust_remote_code: bool = False
     cache_gib: float = 4.0
     compile: bool | str = False
@@ -82,7 +82,7 @@ class ChatRapid(BaseChatModel):
     max_tokens: int | None = DEFAULT_MAX_TOKENS
     seed: int | None = None
     stop: list[str] | str | None = Field(default=None, alias="stop_sequences")
-    speculation: Speculation | dict[str, Any] | None = None
+    speculation: SkipValidation[Speculation | Mapping[str, Any] | None] = None
     fit: Literal["error", "retrieve", "middle"] = "error"
     timeout: float | None = None
     on_retrieval_error: OnRetrievalError = "raise"
@@ -114,7 +114,8 @@ class ChatRapid(BaseChatModel):
         check_on_retrieval_error(self.on_retrieval_error)
         # What breaks a rule is found here, and not by the first call.
         read_call(self._defaults(), None, {})
-        read_options(Retrieval, self.retrieval)
+        if self.retrieval is not None:
+            read_options(Retrieval, self.retrieval)
         return self
 
     @property
@@ -182,10 +183,8 @@ class ChatRapid(BaseChatModel):
         arguments that fit the tool's schema; parallel_tool_calls=True then allows several calls.
         """
         shown = [convert_to_openai_tool(tool) for tool in tools]
-        # A choice that no tool answers to is an error now.
-        read_call({}, None, {"tools": shown, "tool_choice": tool_choice})
         if tool_choice is not None:
-            kwargs["tool_choice"] = read_choice(tool_choice)
+            kwargs["tool_choice"] = read_choice(tool_choice, [tool["function"]["name"] for tool in shown])
         return self.bind(tools=shown, **kwargs)
 
     def with_structured_output(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from rapid_core import RapidEngine, Retrieval
+from rapid_core import Retrieval
+
+if TYPE_CHECKING:
+    from rapid_core import RapidEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,9 @@ def engine_for(options: LoadOptions) -> RapidEngine:
     with _lock:
         engine: RapidEngine | None = _loaded.get(options)
         if engine is None:
+            # Torch is imported here, and not by a chat model that is merely made.
+            from rapid_core import RapidEngine
+
             engine = RapidEngine.load(
                 options.target,
                 options.drafter,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -104,9 +104,14 @@ def read_options(kind: type[T], given: T | Mapping[str, Any] | None) -> T:
 
 
 def _tools(chosen: Mapping[str, Any]) -> ToolUse:
-    tools = tuple(read_tool(tool) for tool in chosen.get("tools") or ())
+    tools: list[Tool] = []
+    for given in chosen.get("tools") or ():
+        tool = read_tool(given)
+        # One that is bound twice is still one.
+        if tool not in tools:
+            tools.append(tool)
     parallel = bool(chosen.get("parallel_tool_calls") or False)
-    return ToolUse(tools, read_choice(chosen.get("tool_choice")), parallel)
+    return ToolUse(tuple(tools), read_choice(chosen.get("tool_choice")), parallel)
 
 
 def read_tool(tool: Any) -> Tool:
@@ -116,22 +121,18 @@ def read_tool(tool: Any) -> Tool:
     return Tool(function["name"], function.get("description") or "", parameters)
 
 
-def read_choice(choice: object) -> str:
-    """The words that providers have for it, as ours."""
-    if choice is None or choice == "auto":
-        return "auto"
-    if choice is True or choice == "required":
-        return "any"
-    if choice is False:
-        return "none"
+def read_choice(choice: object, names: Sequence[str] | None = None) -> str:
+    """The words that providers have for it, as ours; raises `OptionError` for a tool that is not among `names`."""
     if isinstance(choice, Mapping):
         function = choice.get("function")
-        name = function.get("name") if isinstance(function, Mapping) else choice.get("name") or choice.get("type")
-        if isinstance(name, str):
-            return read_choice(name)
-    if not isinstance(choice, str):
-        raise OptionError(f"tool_choice must be 'auto', 'any', 'none' or a tool's name, got {choice!r}")
-    return choice
+        named = function.get("name") if isinstance(function, Mapping) else choice.get("name") or choice.get("type")
+        choice = named if isinstance(named, str) else choice
+    words = {None: "auto", True: "any", "required": "any", False: "none"}
+    word = words.get(choice, choice) if isinstance(choice, str | bool | None) else choice
+    if not isinstance(word, str) or (names is not None and word not in ("auto", "any", "none", *names)):
+        known = ", ".join(map(repr, ("auto", "any", "none", *(names or ()))))
+        raise OptionError(f"tool_choice must be one of {known}, got {choice!r}")
+    return word
 
 
 def _constraint(response_format: object) -> tuple[Constraint | None, Mapping[str, Any] | None]:
@@ -158,8 +159,3 @@ def _timeout(timeout: object) -> float | None:
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout <= 0:
         raise OptionError(f"timeout must be seconds above 0, got {timeout!r}")
     return float(timeout)
-
-
-def names_of(kind: type) -> list[str]:
-    """The fields of a dataclass."""
-    return [each.name for each in fields(kind)]
