@@ -3,11 +3,11 @@
 python examples/langchain_agent.py --demo
 """
 
+from common import embeddings, options
 from langchain.agents import create_agent
 from langchain_chroma import Chroma
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from common import embeddings, options
 from rapid_integrations.langchain import ChatRapid, RapidHistoryMiddleware
 
 

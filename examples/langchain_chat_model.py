@@ -3,9 +3,9 @@
 python examples/langchain_chat_model.py --demo
 """
 
+from common import options
 from langchain_core.messages import HumanMessage, SystemMessage
 
-from common import options
 from rapid_integrations.langchain import ChatRapid
 
 

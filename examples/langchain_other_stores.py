@@ -5,12 +5,12 @@ python examples/langchain_other_stores.py --demo
 
 from collections.abc import Callable
 
+from common import embeddings, options
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from langchain_qdrant import QdrantVectorStore
 from langchain_text_splitters import RecursiveCharacterTextSplitter
 
-from common import embeddings, options
 from rapid_integrations.langchain import ChatRapid, from_vector_store
 
 STORES: dict[str, Callable[[list[str], Embeddings, list[dict[str, str]]], VectorStore]] = {

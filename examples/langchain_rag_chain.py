@@ -3,12 +3,12 @@
 python examples/langchain_rag_chain.py --demo
 """
 
+from common import embeddings, options
 from langchain_chroma import Chroma
 from langchain_classic.chains import create_retrieval_chain
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_text_splitters import RecursiveCharacterTextSplitter
 
-from common import embeddings, options
 from rapid_integrations.langchain import ChatRapid, create_rapid_documents_chain
 
 

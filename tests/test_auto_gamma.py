@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from helpers import RANDOM, TINY, ask, count_forwards
+
 from rapid_core import OptionError, RapidEngine, Sampling, Speculation
 from rapid_core.answering import Request
 from rapid_core.testing import WordEncoder, tiny_engine, tiny_model, tiny_pair

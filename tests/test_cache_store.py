@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from helpers import TINY, ask
+
 from rapid_core import LongContext, Message, OptionError, RapidEngine, Sampling, Speculation
 from rapid_core.cache_store import BLOCK, CacheBudget, CacheStore, shared_prefix
 from rapid_core.kv_cache import GRANULE

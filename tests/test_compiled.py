@@ -11,9 +11,9 @@ import pytest
 import torch
 import torch._dynamo
 import torch._inductor.config
+from helpers import TINY, ask
 from torch._dynamo.testing import CompileCounter
 
-from helpers import TINY, ask
 from rapid_core import CompilationError, OptionError, RapidEngine, Speculation, attention, compiled, kv_cache
 from rapid_core.compiled import BLOCKS, CompiledStep
 from rapid_core.runner import ModelRunner

@@ -6,8 +6,8 @@ import re
 
 import pytest
 import torch
-
 from helpers import RANDOM, TINY, ask, count_forwards
+
 from rapid_core import (
     Chunk,
     LongContext,

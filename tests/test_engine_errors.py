@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from helpers import ask
+
 from rapid_core import (
     Chunk,
     InputError,

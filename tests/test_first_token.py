@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-
 from helpers import TINY, ask
+
 from rapid_core import (
     LongContext,
     ModelOutputError,

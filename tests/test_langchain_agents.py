@@ -7,8 +7,8 @@ from langchain.agents import create_agent
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.vectorstores import InMemoryVectorStore
-
 from langchain_helpers import WordEmbeddings, chroma, roles
+
 from rapid_core import InputError, OptionError, ToolCall
 from rapid_core.testing import ScriptedEngine, tiny_engine
 from rapid_integrations.langchain import ChatRapid, RapidHistoryMiddleware, RapidWarning

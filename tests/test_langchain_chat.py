@@ -25,8 +25,8 @@ from langchain_core.messages import (
 )
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-
 from langchain_helpers import obedient_engine
+
 from rapid_core import (
     InputError,
     Message,

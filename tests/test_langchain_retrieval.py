@@ -12,10 +12,10 @@ from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.stores import InMemoryStore
 from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_helpers import WordEmbeddings, chroma, roles
 from langchain_qdrant import QdrantVectorStore
 from langchain_text_splitters import RecursiveCharacterTextSplitter
 
-from langchain_helpers import WordEmbeddings, chroma, roles
 from rapid_core import InputError, OptionError
 from rapid_core.testing import ScriptedEngine
 from rapid_integrations.langchain import (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from langchain_helpers import obedient_engine
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
 
-from langchain_helpers import obedient_engine
 from rapid_integrations.langchain import ChatRapid
 
 ENGINE = obedient_engine()

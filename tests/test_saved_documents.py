@@ -7,10 +7,10 @@ import struct
 
 import pytest
 import torch
+from helpers import TINY, ask
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from helpers import TINY, ask
 from rapid_core import (
     EngineStateError,
     LongContext,

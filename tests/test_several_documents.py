@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from helpers import TINY
+
 from rapid_core import (
     Chunk,
     Document,

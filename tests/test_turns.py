@@ -7,8 +7,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-
 from helpers import RANDOM, TINY, ask, count_forwards
+
 from rapid_core import (
     EngineStateError,
     InputError,
