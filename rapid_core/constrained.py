@@ -142,7 +142,7 @@ class Matcher:
 
         The second list is empty where all stand. Else it ends the answer from where the first
         id that leaves no room would stand. It depends on the answer so far and `left` alone, and
-        so leaves the law of what comes before untouched.
+        so leaves the law of what comes before untouched. Both lists are committed next.
         """
         if self._closing is None:
             return list(ids), []
@@ -208,17 +208,11 @@ class Matcher:
             return True
         if self._ahead:
             return False
-        raise OptionError(
-            "a constraint must have a way on wherever the answer stands, and this one has none: "
-            f"{self._grammar.stop_reason()}; look for rules that contradict each other"
-        )
+        raise _stuck(self._grammar.stop_reason())
 
     def _check(self) -> None:
         if self._grammar.is_error():
-            raise OptionError(
-                f"a constraint must stay within llguidance's limits, and this one does not: "
-                f"{_short(self._grammar.get_error())}; write a simpler one"
-            )
+            raise _stuck(self._grammar.get_error())
 
 
 def _text(constraint: Constraint) -> str:
@@ -236,6 +230,13 @@ def _not_enforced(constraint: Constraint, reason: str) -> OptionError:
     return OptionError(
         f"a constraint must be one that llguidance can enforce, and {constraint!r} is none: {_short(reason)}; "
         "leave that out, or check the answer yourself"
+    )
+
+
+def _stuck(reason: str) -> OptionError:
+    return OptionError(
+        "a constraint must have a way on wherever the answer stands, within llguidance's limits, and this one has "
+        f"none: {_short(reason)}; look for rules that contradict each other, or write a simpler one"
     )
 
 
