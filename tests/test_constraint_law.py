@@ -9,6 +9,8 @@ from collections import Counter
 import pytest
 import torch
 from scipy.stats import chi2
+from tokenizers import Tokenizer, decoders, models, normalizers
+from transformers import PreTrainedTokenizerFast
 
 from rapid_core import Constraint, ModelOutputError, Sampling, Speculation
 from rapid_core.constrained import Grammars
@@ -303,3 +305,32 @@ def test_steering_does_not_depend_on_how_long_the_rounds_are():
                 break
         assert answer == [*whole, *closing] and answer[-1] == EOS and len(answer) <= limit
         assert isinstance(json.loads(TOKENIZER.decode(answer[:-1])), list)
+
+
+def test_a_draft_behind_which_nothing_fits_does_no_harm():
+    made = matcher(Constraint.lark('start: "a" NOTHING | "b"\nNOTHING: /c/ & /d/'))
+    a, b = ids("ab")
+    assert not made.forbidden([a, a], 3)[1:].any()
+    assert fitting(made) == {a, b}
+    assert made.steer([a], 9) == ([], [b, EOS])
+
+
+def test_a_tokenizer_that_writes_spaces_and_bytes_in_its_own_way_serves_as_well():
+    """Words begin with a mark in place of their space, and bytes without a token are spelled as <0x..>."""
+    marks = ["<unk>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *map(chr, range(33, 127)), "▁{", '"}']
+    backend = Tokenizer(
+        models.BPE({mark: id_ for id_, mark in enumerate(marks)}, [], byte_fallback=True, unk_token="<unk>")
+    )
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    space = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    backend.decoder = decoders.Sequence(space)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token="<unk>")
+    form = Constraint.json_schema({"type": "object", "properties": {"a b": {"type": "string"}}, "required": ["a b"]})
+    made = Grammars(tokenizer, len(tokenizer)).matcher(form, frozenset([tokenizer.eos_token_id]), 50)
+    start = tokenizer.convert_tokens_to_ids([*list('{"a▁b":▁"'), "<0xC3>", "<0xA9>"])
+    standing, closing = made.steer(start, len(start) + 4)
+    assert standing == start
+    made.commit(start)
+    lead = tokenizer.convert_tokens_to_ids("<0xF0>")
+    standing, closing = made.steer([lead], 4)
+    assert (standing, json.loads(tokenizer.decode([*start, *closing[:-1]]))) == ([], {"a b": "é"})
