@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +22,6 @@ MOST_CLOSING = 4096
 # Of an error that is not ours, in characters.
 MOST_REASON = 300
 WORD_BITS = 32
-BITS = torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8)
 
 
 class Grammars:
@@ -127,15 +127,16 @@ class Matcher:
             fits = fits and self._read(draft_ids[: first + row])
             if not fits or not self._write(row):
                 self._packed[row] = -1
-        octets = self._packed[:rows].view(torch.uint8)
-        return (octets.unsqueeze(-1) & BITS).eq(0).flatten(1)[:, : self._vocab_size]
+        # numpy unpacks bits twenty times as fast as torch shifts and compares them.
+        unfit = np.unpackbits(~self._packed[:rows].numpy().view(np.uint8), axis=1, bitorder="little")
+        return torch.from_numpy(unfit[:, : self._vocab_size]).view(torch.bool)
 
     def steer(self, ids: Sequence[int], left: int) -> tuple[list[int], list[int]]:
         """Those of the decided `ids` that leave room for an end within `left` tokens, and how to end behind them.
 
         The second list is empty where all stand. Else it ends the answer from where the first
         id that leaves no room would stand. It depends on the answer so far and `left` alone, and
-        so leaves the law of what comes before untouched.
+        so leaves the law of what comes before untouched. Both lists are committed next.
         """
         if self._closing is None:
             return list(ids), []
@@ -187,31 +188,24 @@ class Matcher:
             self._ended = self._grammar.is_accepting()
             return self._ended
         taken = self._grammar.try_consume_tokens([id_])
-        self._check()
+        if self._grammar.is_error():
+            raise _stuck(self._grammar.get_error())
         return taken == 1
 
     def _write(self, row: int) -> bool:
         """Write what fits here into a row; whether anything does."""
         packed = self._packed[row]
-        self._grammar.unsafe_compute_mask_ptr(packed.data_ptr(), self._written * packed.element_size())
-        self._check()
-        # A grammar that has no way on offers an end that it does not accept.
+        # A copy, for a grammar that finds no way on stays broken, also when the draft before is taken back.
+        grammar = self._grammar.deep_copy()
+        grammar.unsafe_compute_mask_ptr(packed.data_ptr(), self._written * packed.element_size())
+        # Some offer an end then that they do not accept.
         word, bit = divmod(self._alphabet.eos_id, WORD_BITS)
-        if self._grammar.is_accepting() or not int(packed[word]) >> bit & 1:
+        ends = bool(int(packed[word]) >> bit & 1)
+        if not grammar.is_error() and ends == grammar.is_accepting():
             return True
         if self._ahead:
             return False
-        raise OptionError(
-            "a constraint must have a way on wherever the answer stands, and this one has none: "
-            f"{self._grammar.stop_reason()}; look for rules that contradict each other"
-        )
-
-    def _check(self) -> None:
-        if self._grammar.is_error():
-            raise OptionError(
-                f"a constraint must stay within llguidance's limits, and this one does not: "
-                f"{_short(self._grammar.get_error())}; write a simpler one"
-            )
+        raise _stuck(grammar.get_error() or grammar.stop_reason())
 
 
 def _text(constraint: Constraint) -> str:
@@ -229,6 +223,13 @@ def _not_enforced(constraint: Constraint, reason: str) -> OptionError:
     return OptionError(
         f"a constraint must be one that llguidance can enforce, and {constraint!r} is none: {_short(reason)}; "
         "leave that out, or check the answer yourself"
+    )
+
+
+def _stuck(reason: str) -> OptionError:
+    return OptionError(
+        "a constraint must have a way on wherever the answer stands, within llguidance's limits, and this one has "
+        f"none: {_short(reason)}; look for rules that contradict each other, or write a simpler one"
     )
 
 

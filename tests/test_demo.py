@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
+import jsonschema
 import pytest
 import torch
 
-from rapid_core import RapidEngine, Sampling, Speculation
+from rapid_core import Constraint, RapidEngine, Sampling, Speculation
 
 pytestmark = pytest.mark.xdist_group("demo")
 
@@ -77,6 +79,28 @@ def test_retrieval_finds_the_paragraph_and_the_answer_comes_from_it(demo):
     assert any("new one is made of steel" in chunk.text for chunk in result.stats.retrieved)
     assert result.stats.drafter_prompt_tokens < result.usage.prompt_tokens / 2
     assert result.stats.transferred > 0
+
+
+def test_it_gives_a_valid_object_every_time_at_temperature_one(demo):
+    """Within a limit that this model would run over in almost every answer."""
+    fields = {
+        "title": {"type": "string"},
+        "year": {"type": "integer", "minimum": 1800, "maximum": 2030},
+        "kind": {"enum": ["report", "letter", "story"]},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "summary": {"type": "string"},
+    }
+    schema = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+    sampling = Sampling(temperature=1.0, max_new_tokens=48, constraint=Constraint.json_schema(schema))
+    for seed in range(10):
+        result = demo.generate(
+            "Describe the text as JSON.",
+            context=ARTICLE[:600],
+            sampling=replace(sampling, seed=seed),
+            speculation=Speculation(gamma=4, eta=10.0 * (seed % 2)),
+        )
+        jsonschema.validate(json.loads(result.text), schema)
+        assert result.finish_reason == "stop" and result.usage.completion_tokens <= 48
 
 
 def test_rapid_ask_is_a_program_that_answers_in_json(tmp_path):
