@@ -244,7 +244,7 @@ def test_the_index_forgets_what_was_searched_longest_ago(monkeypatch, store):
     assert [search("Lima", "Oslo", "Rome", "Paris"), search("Rome", "Oslo")] == [1, 0]
 
 
-def test_an_interrupted_search_is_made_again():
+def test_an_interrupted_search_is_made_again(store):
     encoder, index = WordEncoder(), PassageIndex(store)
 
     def interrupt(*_):

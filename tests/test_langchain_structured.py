@@ -115,10 +115,13 @@ def test_the_raw_message_is_there_for_who_asks_for_it(chat):
     assert broken["parsed"] is None and broken["parsing_error"] is not None and broken["raw"].content == "no JSON"
 
 
-def test_json_mode_gives_some_object(chat):
-    assert isinstance(
-        chat.with_structured_output({"title": "any", "type": "object"}, method="json_mode").invoke("?"), dict
-    )
+def test_json_mode_enforces_what_the_prompt_has_to_name(chat):
+    bound = chat.with_structured_output(Person, method="json_mode")
+    assert isinstance(bound.invoke("A person with name, job, addresses?", seed=1), Person)
+    engine = obedient_engine()
+    ChatRapid(engine=engine).with_structured_output(Joke, method="json_mode").invoke("A joke?")
+    assert [message.role for message in engine.requests[0].messages] == ["user"]
+    assert isinstance(json.loads(chat.invoke("?", response_format={"type": "json_object"}, seed=1).content), dict)
 
 
 def test_the_model_is_told_the_schema_in_the_system_message():
@@ -142,8 +145,6 @@ def test_what_cannot_be_enforced_is_an_error_before_any_work(chat):
         chat.with_structured_output(Person).invoke("?", max_tokens=8)
     with pytest.raises(OptionError, match="method must be one of"):
         chat.with_structured_output(Person, method="hope")
-    with pytest.raises(OptionError, match="json_mode enforces none"):
-        chat.with_structured_output(Person, method="json_mode", strict=True)
 
 
 @pytest.mark.parametrize("choice", ["any", "send", "get_weather"])

@@ -198,13 +198,12 @@ class ChatRapid(BaseChatModel):
     ) -> Runnable[LanguageModelInput, Any]:
         """Answers that are objects of a Pydantic class, a TypedDict or a JSON schema.
 
-        method: "json_schema" and "function_calling" enforce the schema while decoding, "json_mode"
-        any JSON object, whose keys the prompt has to name. strict: enforced in any case.
+        All methods enforce the schema while decoding, so that strict changes nothing. method:
+        "json_schema" tells the model the schema in the system message, "function_calling" as a
+        tool, and "json_mode" does not: the prompt has to name the fields.
         """
         if method not in METHODS:
             raise OptionError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-        if strict is not None and method == "json_mode":
-            raise OptionError("strict is for methods with a schema, and json_mode enforces none; leave it out")
         trace = {"kwargs": {"method": method, "strict": strict}, "schema": schema}
         if method == "function_calling":
             tool = convert_to_openai_tool(schema)
@@ -214,7 +213,7 @@ class ChatRapid(BaseChatModel):
             llm = self.bind_tools([tool], tool_choice=name, ls_structured_output_format=trace, **kwargs)
             parser = call_parser(schema, name)
         else:
-            form = {"type": "json_object"} if method == "json_mode" else response_format(schema)
+            form = response_format(schema, told=method == "json_schema")
             llm = self.bind(response_format=form, ls_structured_output_format=trace, **kwargs)
             parser = answer_parser(schema)
         return with_raw(llm, parser) if include_raw else llm | parser

@@ -146,7 +146,7 @@ def _constraint(response_format: object) -> tuple[Constraint | None, Mapping[str
         if kind == "json_object":
             return Constraint.json(), None
         if kind == "json_schema" and isinstance(inner, Mapping) and isinstance(inner.get("schema"), Mapping):
-            return Constraint.json_schema(inner["schema"]), inner["schema"]
+            return Constraint.json_schema(inner["schema"]), inner["schema"] if inner.get("told", True) else None
     raise OptionError(
         "response_format must be {'type': 'json_schema', 'json_schema': {'name': …, 'schema': …}}, "
         f"{{'type': 'json_object'}} or {{'type': 'text'}}, got {response_format!r}"

@@ -28,10 +28,11 @@ def schema_of(schema: Mapping[str, Any] | type) -> dict[str, Any]:
     return convert_to_json_schema(cast("Any", schema))
 
 
-def response_format(schema: Mapping[str, Any] | type) -> dict[str, Any]:
-    """The schema in the form that `bind(response_format=…)` takes."""
+def response_format(schema: Mapping[str, Any] | type, *, told: bool) -> dict[str, Any]:
+    """The schema in the form that `bind(response_format=…)` takes; told: whether the model reads it."""
     made = schema_of(schema)
-    return {"type": "json_schema", "json_schema": {"name": made.get("title") or "answer", "schema": made}}
+    inner = {"name": made.get("title") or "answer", "schema": made, "told": told}
+    return {"type": "json_schema", "json_schema": inner}
 
 
 def answer_parser(schema: Mapping[str, Any] | type) -> BaseOutputParser[Any]:
