@@ -12,6 +12,8 @@ import threading
 import time
 
 import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.caches import InMemoryCache
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.load import dumpd, load
@@ -267,6 +269,33 @@ def test_the_profile_asks_for_the_window_when_somebody_reads_it():
     assert chat.profile["max_input_tokens"] == 77 == chat.profile.get("max_input_tokens")
     assert dict(chat.profile)["max_input_tokens"] == {**chat.profile}["max_input_tokens"] == 77
     assert asked == [1]
+
+
+def test_a_model_without_a_chat_template_is_a_clear_error(tmp_path):
+    folder = save_tiny_model(tmp_path / "m")
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(InputError, match="needs a chat template"):
+        ChatRapid(target=str(folder)).invoke("hi")
+
+
+def test_langchains_summaries_begin_before_the_window_ends():
+    """The middleware asks the profile for the window, and cuts a summary's own prompt that is over it."""
+    engine = ScriptedEngine(
+        lambda asked: "a summary" if "Summarise" in asked.messages[-1].content else "done", window=150
+    )
+    chat = ChatRapid(engine=engine, max_tokens=8)
+    turns = [message for n in range(6) for message in (HumanMessage(f"one two {n} " * 6), AIMessage("three four"))]
+    middleware = SummarizationMiddleware(
+        chat,
+        trigger=("fraction", 0.5),
+        keep=("messages", 2),
+        token_counter=chat.get_num_tokens_from_messages,
+        summary_prompt="Summarise: {messages}",
+        trim_tokens_to_summarize=None,
+    )
+    state = create_agent(chat, middleware=[middleware]).invoke({"messages": [*turns, HumanMessage("Well?")]})
+    assert state["messages"][-1].content == "done"
+    assert "a summary" in engine.requests[-1].messages[0].content
 
 
 # Tools

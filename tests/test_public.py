@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import importlib
 import inspect
+from pathlib import Path
 
 import pytest
 import torch
 
 import rapid_core
+import rapid_integrations
 from rapid_core import (
     EngineStateError,
     InputError,
@@ -39,6 +42,14 @@ def test_the_public_names_are_these():
     assert all(getattr(rapid_core, name).__module__.startswith("rapid_core.") for name in PUBLIC)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         rapid_core.Nothing  # noqa: B018
+
+
+def test_the_integrations_use_public_names_alone():
+    for file in Path(rapid_integrations.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rapid_core"):
+                assert node.module == "rapid_core" and {alias.name for alias in node.names} <= set(PUBLIC), file
+            assert not (isinstance(node, ast.Import) and any(a.name.startswith("rapid_core") for a in node.names)), file
 
 
 def test_every_error_is_a_rapid_error_and_drawn_in_the_tree():
