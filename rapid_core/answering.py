@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from rapid_core.config import Fit, Sampling, Speculation, check_fit
 from rapid_core.constrained import Grammars, Matcher
+from rapid_core.constraint import Constraint
 from rapid_core.context import Context, read_context, read_messages, split
 from rapid_core.datatypes import Delta, LongContext, LongHistory, Message, PromptPair, Stats, Usage
 from rapid_core.decoder import Counts, Decoder
@@ -133,8 +134,9 @@ class Answerer:
     def answer(self, request: Request, is_cancelled: IsCancelled) -> Generator[Delta]:
         """One request from its prompts to its last delta."""
         started = time.perf_counter()
+        own = request.sampling.constraint
         request = self._with_form_of_calls(request)
-        matcher = self._matcher(request.sampling)
+        matcher = self._matcher(request.sampling, own)
 
         def progress(stage: str, done: int, total: int) -> None:
             if is_cancelled():
@@ -168,16 +170,14 @@ class Answerer:
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63)
         self._check_room(matcher)
         decoder = self._decoder(request, prepared, matcher, seed, reserve, progress, is_cancelled)
-        calls = self._calls(request.tools)
-        shown = self._prompter.tool_tokens if calls is not None else frozenset()
-        text = TextStream(self._loaded.tokenizer, request.sampling.stop_strings, shown)
+        text = self._text(request)
         first_token_s = 0.0
         try:
             for event in decoder.tokens():
                 first_token_s = first_token_s or time.perf_counter() - started
                 delta = text.push(event)
                 if delta is not None:
-                    yield delta if calls is None else replace(delta, text=calls.push(delta.text))
+                    yield delta
                 if text.stopped:
                     break
         except _CancelledError:
@@ -185,13 +185,14 @@ class Answerer:
             pass
         except _ProgressError as raised:
             raise raised.error from None
-        rest = text.flush() or Delta("")
+        rest = text.finish()
         decode_s = time.perf_counter() - decode_started
+        if matcher is not None and not matcher.ends:
+            plan.notes.append("no end of the answer's form was found, and nothing makes it whole within max_new_tokens")
         stats = self._stats(prepared, decoder.counts, seed, text.tokens, first_token_s, decode_s)
         usage = Usage(len(plan.prompts.target_ids), text.tokens, prepared.cached)
         reason = "stop" if text.stopped else decoder.finish_reason
-        said, called = (rest.text, ()) if calls is None else calls.finish(rest.text)
-        yield Delta(said, rest.events, reason, usage, stats, called)
+        yield replace(rest, finish_reason=reason, usage=usage, stats=stats)
 
     def _with_form_of_calls(self, request: Request) -> Request:
         """The request with a constraint that makes the answer a call, where it has to be one or may be one."""
@@ -202,11 +203,13 @@ class Answerer:
         )
         return replace(request, sampling=replace(request.sampling, constraint=constraint))
 
-    def _calls(self, tools: ToolUse) -> ToolCallStream | None:
-        """What finds calls in the answer, where there are tools to call."""
-        if not tools.shown:
-            return None
-        return ToolCallStream(self._prompter.tool_format, [tool.name for tool in tools.shown])
+    def _text(self, request: Request) -> TextStream:
+        """What turns the answer's tokens into text, and into calls where there are tools."""
+        stop, shown = request.sampling.stop_strings, request.tools.shown
+        if not shown:
+            return TextStream(self._loaded.tokenizer, stop)
+        calls = ToolCallStream(self._prompter.tool_format, [tool.name for tool in shown])
+        return TextStream(self._loaded.tokenizer, stop, calls=calls, shown=self._prompter.tool_tokens)
 
     def _stats(
         self, prepared: Prepared, counts: Counts, seed: int, tokens: int, first_token_s: float, decode_s: float
@@ -292,10 +295,12 @@ class Answerer:
             pacer=pacer,
         )
 
-    def _matcher(self, sampling: Sampling) -> Matcher | None:
+    def _matcher(self, sampling: Sampling, own: Constraint | None) -> Matcher | None:
         if sampling.constraint is None:
             return None
-        return self._grammars.matcher(sampling.constraint, self._loaded.eos_ids, sampling.max_new_tokens)
+        return self._grammars.matcher(
+            sampling.constraint, self._loaded.eos_ids, sampling.max_new_tokens, shorter=own or sampling.constraint
+        )
 
     def _check_room(self, matcher: Matcher | None) -> None:
         """Refuse a prompt behind which the shortest answer of the constraint does not fit."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -29,12 +29,13 @@ MOST_BYTES = 16
 class Alphabet:
     """What closing paths are spelled with: `tokenizer`'s ids, those of one byte in `singles`, `eos_id` at the end.
 
-    The bytes stand in the order in which they are tried.
+    The bytes stand in the order in which they are tried. specials: tokens that are no text, of a grammar.
     """
 
     tokenizer: LLTokenizer
     singles: dict[int, int]
     eos_id: int
+    specials: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, tokenizer: LLTokenizer, vocab_size: int, eos_id: int) -> Self:
@@ -46,6 +47,10 @@ class Alphabet:
             if len(ids) == 1 and ids[0] < vocab_size and tokenizer.decode_bytes(ids) == bytes([byte]):
                 singles[byte] = ids[0]
         return cls(tokenizer, singles, eos_id)
+
+    def with_specials(self, ids: Iterable[str]) -> Self:
+        """The alphabet of a grammar that names these ids."""
+        return replace(self, specials=tuple(dict.fromkeys(map(int, ids))))
 
     def ids(self, characters: bytes) -> list[int]:
         """The ids of those of the bytes that are tokens."""
@@ -115,6 +120,11 @@ def _next(grammar: LLMatcher, alphabet: Alphabet, used: Counter[int], *, closing
         wanted = 1 + len(behind)
         return next((id_ for id_ in ids if grammar.validate_tokens([id_, *behind]) == wanted), None)
 
+    # Behind the end of a call another one may begin, or all of them end: that is tried first.
+    special = first(id_ for id_ in reversed(alphabet.specials) if used[id_] < TURN)
+    if special is not None:
+        used.update([special])
+        return [special]
     ends = [alphabet.eos_id]
     if closing:
         in_text = first(alphabet.ids(LETTER)) is not None

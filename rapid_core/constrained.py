@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +23,8 @@ MOST_CLOSING = 4096
 # Of an error that is not ours, in characters.
 MOST_REASON = 300
 WORD_BITS = 32
+# How a grammar names a token that is no text.
+SPECIALS = re.compile(r"<\[(\d+)\]>")
 
 
 class Grammars:
@@ -35,24 +38,28 @@ class Grammars:
         self._vocab_size = vocab_size
         self._alphabets: dict[tuple[int, ...], Alphabet] = {}
 
-    def matcher(self, constraint: Constraint, eos_ids: frozenset[int], max_new_tokens: int) -> Matcher:
+    def matcher(
+        self,
+        constraint: Constraint,
+        eos_ids: frozenset[int],
+        max_new_tokens: int,
+        *,
+        shorter: Constraint | None = None,
+    ) -> Matcher:
         """A matcher at the beginning of an answer, which one of `eos_ids` must end.
 
-        Raises `OptionError` for a constraint that cannot be enforced, and where its shortest
-        answer and an end-of-sequence id take more than `max_new_tokens`.
+        shorter: a form that `constraint` allows, too, where a shorter end may be found. Raises
+        `OptionError` for a constraint that cannot be enforced, and where its shortest answer and
+        an end-of-sequence id take more than `max_new_tokens`.
         """
-        from llguidance import LLMatcher
-
-        alphabet = self._alphabet(eos_ids)
-        try:
-            grammar = LLMatcher(alphabet.tokenizer, _text(constraint), log_level=0)
-        except ValueError as error:
-            raise _not_enforced(constraint, str(error)) from error
-        if grammar.is_error():
-            raise _not_enforced(constraint, grammar.get_error())
-        if warnings := grammar.get_grammar_warnings():
-            raise _not_enforced(constraint, "; ".join(warnings))
-        matcher = Matcher(grammar, alphabet, self._vocab_size, find_closing(grammar, alphabet, MOST_CLOSING))
+        alphabet = self._alphabet(eos_ids).with_specials(SPECIALS.findall(constraint.text))
+        grammar = _grammar(constraint, alphabet)
+        closing = find_closing(grammar, alphabet, MOST_CLOSING)
+        if shorter is not None and shorter != constraint:
+            other = find_closing(_grammar(shorter, alphabet), alphabet, MOST_CLOSING)
+            if other is not None and (closing is None or len(other) < len(closing)):
+                closing = other
+        matcher = Matcher(grammar, alphabet, self._vocab_size, closing)
         # A grammar without any answer is found here, and not behind a long prefill.
         matcher.forbidden((), 1)
         if matcher.shortest > max_new_tokens:
@@ -106,6 +113,11 @@ class Matcher:
     def twin(self) -> Matcher:
         """Another matcher at the same place, for the other role."""
         return Matcher(self._grammar.deep_copy(), self._alphabet, self._vocab_size, self._closing)
+
+    @property
+    def ends(self) -> bool:
+        """Whether a way to end the answer is known, so that it is whole within its limit."""
+        return self._closing is not None
 
     @property
     def shortest(self) -> int:
@@ -206,6 +218,21 @@ class Matcher:
         if self._ahead:
             return False
         raise _stuck(grammar.get_error() or grammar.stop_reason())
+
+
+def _grammar(constraint: Constraint, alphabet: Alphabet) -> LLMatcher:
+    """A matcher of llguidance's; raises `OptionError` for what it cannot enforce."""
+    from llguidance import LLMatcher
+
+    try:
+        grammar = LLMatcher(alphabet.tokenizer, _text(constraint), log_level=0)
+    except ValueError as error:
+        raise _not_enforced(constraint, str(error)) from error
+    if grammar.is_error():
+        raise _not_enforced(constraint, grammar.get_error())
+    if warnings := grammar.get_grammar_warnings():
+        raise _not_enforced(constraint, "; ".join(warnings))
+    return grammar
 
 
 def _text(constraint: Constraint) -> str:

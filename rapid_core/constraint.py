@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 from rapid_core.errors import OptionError
 
@@ -16,8 +16,16 @@ Kind = Literal["json_schema", "regex", "lark"]
 JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False}
 # Where JSON Schema keeps schemas by name, in lists, and alone.
 NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-LISTED = ("anyOf", "oneOf", "prefixItems")
-ALONE = ("items", "additionalProperties", "contains", "if", "then", "else")
+LISTED = ("allOf", "anyOf", "oneOf", "prefixItems")
+ALONE = ("items", "additionalProperties", "contains", "if", "then", "else", "not")
+# What says more about the object that "properties" is about.
+JOINING = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas"})
+# Those that JSON Schema defines; all other formats are annotations.
+FORMATS = {
+    *("date-time", "time", "date", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6", "uri"),
+    *("uri-reference", "iri", "iri-reference", "uuid", "uri-template", "json-pointer", "relative-json-pointer"),
+    "regex",
+}
 # Of a long grammar the beginning says what it is about.
 SHOWN = 40
 
@@ -47,7 +55,9 @@ class Constraint:
 
         It is written as models write it, with ", " and ": " and no other white space. closed: an
         object has no fields but those that the schema names, unless it says otherwise by
-        "additionalProperties"; JSON Schema itself allows any, which a model would make up.
+        "additionalProperties" or is described by several schemas at once; JSON Schema itself
+        allows any, which a model would make up. A format that JSON Schema does not define is an
+        annotation and asks for nothing.
         """
         if not isinstance(schema, Mapping):
             raise OptionError(f"a JSON schema must be a mapping, got {type(schema).__name__}; pass model_json_schema()")
@@ -84,23 +94,54 @@ class Constraint:
         return json.dumps({**json.loads(self.text), "x-guidance": JSON_OPTIONS}, ensure_ascii=False)
 
 
-def _closed(schema: Any) -> Any:
+def _closed(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A schema whose objects have the fields that they name, unless they say otherwise.
 
-    Parts of an `allOf` are left as they are: each names only some of the fields.
+    Where several schemas hold for one object, each names only some of its fields: those are left
+    as they are, also where they are referred to.
     """
+    open_: set[str] = set()
+    before = -1
+    # What an open definition refers to is open, too.
+    while len(open_) != before:
+        before = len(open_)
+        made = _close(schema, open_, "#", joined=False)
+    return cast("dict[str, Any]", made)
+
+
+def _close(schema: Any, open_: set[str], path: str, *, joined: bool) -> Any:
+    """One schema at `path`; joined: others hold for the same object. Adds what is open by reference to `open_`."""
     if not isinstance(schema, Mapping):
         return schema
     made = dict(schema)
+    several = len(JOINING & made.keys()) + ("properties" in made)
+    joined = joined or path in open_
+    beside = joined or several > 1 or "allOf" in made
+    if beside and isinstance(made.get("$ref"), str):
+        open_.add(made["$ref"])
     for key in NAMED:
         if isinstance(made.get(key), Mapping):
-            made[key] = {name: _closed(part) for name, part in made[key].items()}
+            made[key] = {
+                name: _close(part, open_, f"{path}/{key}/{name}", joined=False) for name, part in made[key].items()
+            }
     for key in LISTED:
         if isinstance(made.get(key), list):
-            made[key] = [_closed(part) for part in made[key]]
+            together = key != "prefixItems" and beside
+            made[key] = [
+                _close(part, open_, f"{path}/{key}/{place}", joined=together) for place, part in enumerate(made[key])
+            ]
     for key in ALONE:
         if key in made:
-            made[key] = _closed(made[key])
-    if "properties" in made and not {"additionalProperties", "patternProperties", "allOf"} & made.keys():
+            made[key] = _close(made[key], open_, f"{path}/{key}", joined=key in JOINING)
+    if "properties" in made and not beside and not {"additionalProperties", "patternProperties"} & made.keys():
         made["additionalProperties"] = False
-    return made
+    return _without_annotations(made)
+
+
+def _without_annotations(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema less what asks for nothing: formats that JSON Schema does not define, and uniqueItems of false."""
+    if isinstance(schema.get("format"), str) and schema["format"] not in FORMATS:
+        del schema["format"]
+    if schema.get("uniqueItems") is False:
+        del schema["uniqueItems"]
+    return schema

@@ -103,7 +103,7 @@ class RapidEngine:
         for runner in (self._target, self._drafter):
             # A compiler that is missing is found here, and not behind a long prefill.
             runner.compile_steps(1)
-        self._prompter = ChatPrompter(target.tokenizer)
+        self._prompter = ChatPrompter(target.tokenizer, target.eos_ids)
         self._planner = Planner(
             self._prompter,
             self.retrieval,

@@ -196,7 +196,8 @@ class History:
                 content = ""
             if place not in self._newest:
                 short += [text for text in (content, calls) if text.strip()]
-        self.passages += [Passage(chunk.text, number) for chunk in cut("\n".join(short))]
+        if short:
+            self.passages += [Passage(chunk.text, number) for chunk in cut("\n".join(short))]
 
     def _along(self, passage: Passage) -> set[int]:
         """The places that are read with a passage."""

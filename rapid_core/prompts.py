@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -17,22 +16,22 @@ from rapid_core.errors import InputError
 from rapid_core.tool_format import ToolFormat, read_format, template_id
 from rapid_core.tool_use import Tool
 
-_MARK = re.compile("\ue000(\\d+)\ue001")
-
 
 class ChatPrompter:
     """One tokenizer and its chat template.
 
-    Raises `InputError` where the tokenizer has no template.
+    eos_ids: what ends an answer, also where it is the end of a tool call. Raises `InputError`
+    where the tokenizer has no template.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, eos_ids: frozenset[int] = frozenset()) -> None:
         if not getattr(tokenizer, "chat_template", None):
             raise InputError(
                 "a tokenizer needs a chat template to turn messages into a prompt, and this one has none; "
                 "use an instruct model, or set tokenizer.chat_template"
             )
         self.tokenizer = tokenizer
+        self._eos_ids = eos_ids
         added = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
         self._special = tuple({token for token in (*tokenizer.all_special_tokens, *added) if token})
         # A tokenizer of its own for text: the switch is state of the tokenizer, and another thread
@@ -51,7 +50,8 @@ class ChatPrompter:
     @cached_property
     def tool_format(self) -> ToolFormat:
         """How this model writes tool calls."""
-        return read_format(self._apply)
+        ends = [token for token, id_ in self.added_tokens.items() if id_ in self._eos_ids]
+        return read_format(self._apply).ended_by(ends)
 
     @cached_property
     def added_tokens(self) -> dict[str, int]:
@@ -74,23 +74,27 @@ class ChatPrompter:
         """
         if tools or any(message.tool_calls or message.role == "tool" for message in messages):
             messages = self.tool_format.as_text(messages, tools)
-        if not any(token in text for token in self._special for message in messages for text in _texts(message)):
+            tools = tools if self.tool_format.shows_tools else ()
+        texts = "\n".join([*(text for message in messages for text in _texts(message)), *map(_written, tools)])
+        if not any(token in texts for token in self._special):
             return tuple(self.tokenizer.encode(self._render(messages, tools), add_special_tokens=False))
-        # The template's own special tokens must be read as such, and those in the contents must
-        # not be: render with stand-ins, then tokenize the two kinds of text apart.
-        texts: list[str] = []
+        # The template's own special tokens must be read as such, and those in the texts must not:
+        # these are rendered as marks, and written out when all else has been tokenized.
+        mark = next(chr(point) for point in range(0xE000, 0xF8FF) if chr(point) not in texts)
+        tokens = sorted(self._special, key=len, reverse=True)
+        hidden = {token: f"{mark}{number}{mark}" for number, token in enumerate(tokens)}
 
-        def stand_in(text: str) -> str:
-            texts.append(text)
-            return f"\ue000{len(texts) - 1}\ue001"
+        def hide(text: str) -> str:
+            for token, stand_in in hidden.items():
+                text = text.replace(token, stand_in)
+            return text
 
-        rendered = self._render([self._with_stand_ins(message, stand_in) for message in messages], tools)
+        rendered = self._render([_hidden(message, hide) for message in messages], [_hide_tool(t, hide) for t in tools])
         ids: list[int] = []
-        # Odd pieces are numbers of texts: a template may change their order, or leave some out.
-        for position, piece in enumerate(_MARK.split(rendered)):
+        for position, piece in enumerate(rendered.split(mark)):
             if position % 2:
-                ids += self._plain_ids(texts[int(piece)])
-            else:
+                ids += self._plain_ids(tokens[int(piece)])
+            elif piece:
                 ids += self.tokenizer.encode(piece, add_special_tokens=False)
         return tuple(ids)
 
@@ -112,23 +116,6 @@ class ChatPrompter:
         ids: list[int] = self._plain(text, add_special_tokens=False, verbose=False)["input_ids"]
         return ids
 
-    def _with_stand_ins(self, message: Message, stand_in: Callable[[str], str]) -> Message:
-        def inside(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {key: inside(part) for key, part in value.items()}
-            if isinstance(value, list):
-                return [inside(part) for part in value]
-            if isinstance(value, str) and any(token in value for token in self._special):
-                # A template writes it as JSON.
-                return stand_in(json.dumps(value, ensure_ascii=False)[1:-1])
-            return value
-
-        calls = tuple(
-            replace(call, arguments=json.dumps(inside(_arguments(call)), ensure_ascii=False))
-            for call in message.tool_calls
-        )
-        return replace(message, content=stand_in(message.content), tool_calls=calls)
-
     def _render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
         try:
             return self._apply(messages, tools)
@@ -139,9 +126,17 @@ class ChatPrompter:
             except TemplateError as error:
                 raise InputError(f"the chat template refuses these messages: {error}") from error
 
-    def _apply(self, messages: Sequence[Message], tools: Sequence[Tool] = (), generation_prompt: bool = True) -> str:
+    def _apply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        generation_prompt: bool = True,
+        arguments_as_text: bool | None = None,
+    ) -> str:
+        if arguments_as_text is None:
+            arguments_as_text = any(m.tool_calls for m in messages) and self.tool_format.arguments_as_text
         text: str = self.tokenizer.apply_chat_template(
-            [_as_turn(message) for message in messages],
+            [_as_turn(message, arguments_as_text) for message in messages],
             tools=[tool.as_function() for tool in tools] or None,
             tokenize=False,
             add_generation_prompt=generation_prompt,
@@ -149,7 +144,7 @@ class ChatPrompter:
         return text
 
 
-def _as_turn(message: Message) -> dict[str, Any]:
+def _as_turn(message: Message, arguments_as_text: bool) -> dict[str, Any]:
     """A message in the form that chat templates expect."""
     turn: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
@@ -157,7 +152,7 @@ def _as_turn(message: Message) -> dict[str, Any]:
             {
                 "type": "function",
                 "id": template_id(call.id),
-                "function": {"name": call.name, "arguments": _arguments(call)},
+                "function": {"name": call.name, "arguments": call.arguments if arguments_as_text else _arguments(call)},
             }
             for call in message.tool_calls
         ]
@@ -169,15 +164,29 @@ def _as_turn(message: Message) -> dict[str, Any]:
 
 
 def _arguments(call: ToolCall) -> Any:
-    """The arguments as templates want them; what is no JSON is shown as it is."""
+    """The arguments as most templates want them; what is no JSON is shown as it is."""
     try:
         return json.loads(call.arguments)
     except ValueError:
         return call.arguments
 
 
+def _hidden(message: Message, hide: Callable[[str], str]) -> Message:
+    calls = tuple(replace(c, name=hide(c.name), arguments=hide(c.arguments)) for c in message.tool_calls)
+    return replace(message, content=hide(message.content), name=hide(message.name), tool_calls=calls)
+
+
+def _hide_tool(tool: Tool, hide: Callable[[str], str]) -> Tool:
+    return Tool(**json.loads(hide(_written(tool))))
+
+
 def _texts(message: Message) -> list[str]:
-    return [message.content, *(call.arguments for call in message.tool_calls)]
+    calls = [text for call in message.tool_calls for text in (call.name, call.arguments)]
+    return [message.content, message.name, *calls]
+
+
+def _written(tool: Tool) -> str:
+    return json.dumps(tool.as_function()["function"], ensure_ascii=False)
 
 
 def _fold_system(messages: Sequence[Message]) -> list[Message]:
@@ -186,11 +195,16 @@ def _fold_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def _merge(messages: Sequence[Message]) -> list[Message]:
+    """No two messages of one role in a row; calls and results between them count for nothing."""
     merged: list[Message] = []
+    last = -1
     for message in messages:
-        mergeable = message.role != "tool" and not message.tool_calls
-        if merged and mergeable and merged[-1].role == message.role and not merged[-1].tool_calls:
-            merged[-1] = replace(merged[-1], content=merged[-1].content + "\n\n" + message.content)
-        else:
+        if message.role == "tool" or message.tool_calls:
             merged.append(message)
+            continue
+        if last >= 0 and merged[last].role == message.role:
+            message = replace(message, content=merged[last].content + "\n\n" + message.content)  # noqa: PLW2901
+            del merged[last]
+        last = len(merged)
+        merged.append(message)
     return merged

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from rapid_core.datatypes import Delta, TokenEvent
+from rapid_core.datatypes import Delta, TokenEvent, ToolCall
+from rapid_core.tool_parsing import ToolCallStream
 
 # What a tokenizer writes for bytes that are not yet a whole character.
 INCOMPLETE = "\ufffd"
@@ -56,12 +58,21 @@ class Detokenizer:
 class TextStream:
     """Turns token events into deltas, and ends the text before a stop string.
 
-    Text that may be the beginning of a stop string is held back until it is known.
+    Text that may be the beginning of a stop string is held back until it is known. calls: takes
+    the calls of tools out of the text, in which no stop string is looked for; shown: their tokens.
     """
 
-    def __init__(self, tokenizer: Any, stop: Sequence[str], shown: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        stop: Sequence[str],
+        *,
+        calls: ToolCallStream | None = None,
+        shown: frozenset[int] = frozenset(),
+    ) -> None:
         self._detokenizer = Detokenizer(tokenizer, shown)
         self._stop = tuple(stop)
+        self._calls = calls
         self._held = ""
         self._events: list[TokenEvent] = []
         self.tokens = 0
@@ -71,11 +82,18 @@ class TextStream:
         """The delta that this token completes, if any; `stopped` tells whether a stop string was met."""
         self.tokens += 1
         self._events.append(event)
-        return self._release(self._detokenizer.push(event.id), final=False)
+        piece = self._detokenizer.push(event.id)
+        return self._release(piece if self._calls is None else self._calls.push(piece), final=False)
 
-    def flush(self) -> Delta | None:
-        """The rest of the text when no token follows."""
-        return None if self.stopped else self._release(self._detokenizer.flush(), final=True)
+    def finish(self) -> Delta:
+        """The rest of the text, and all calls, when no token follows."""
+        if self.stopped:
+            return Delta("")
+        rest = self._detokenizer.flush()
+        called: tuple[ToolCall, ...] = ()
+        if self._calls is not None:
+            rest, called = self._calls.finish(rest)
+        return replace(self._release(rest, final=True) or Delta(""), tool_calls=called)
 
     def _release(self, piece: str, *, final: bool) -> Delta | None:
         self._held += piece

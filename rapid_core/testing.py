@@ -6,6 +6,7 @@ None of them needs a network or a model file. The project's own tests use them t
 from __future__ import annotations
 
 import re
+import threading
 import time
 import zlib
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
@@ -235,7 +236,7 @@ Answer = str | ToolCall | Sequence[ToolCall]
 
 
 class ScriptedEngine:
-    """An engine that says what it is told, with `RapidEngine`'s methods and without a model.
+    """An engine that says what it is told, with the methods of `RapidEngine` that answer and without a model.
 
     answers: given in turn, the last one again and again; a callable is asked with the request;
     an exception is raised. An answer is text, in which tool calls in <tool_call> tags are found
@@ -258,6 +259,7 @@ class ScriptedEngine:
         self.names = (name, name)
         self._delay_s = delay_s
         self.requests: list[Asked] = []
+        self._lock = threading.Lock()
         self.closed = False
 
     def count_tokens(self, prompt: str | Sequence[Message], *, tools: Sequence[Tool] | ToolUse = ()) -> int:  # noqa: ARG002
@@ -320,10 +322,10 @@ class ScriptedEngine:
                 prompt_tokens=prompt_tokens,
                 window=self.window,
             )
-        self.requests.append(asked)
-        if progress is not None:
-            progress("prefill", 0, 0)
-        return self._say(self._answer(asked), asked, prompt_tokens)
+        with self._lock:
+            self.requests.append(asked)
+            number = len(self.requests)
+        return self._say(asked, number, prompt_tokens, progress)
 
     async def agenerate(
         self,
@@ -399,15 +401,20 @@ class ScriptedEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _answer(self, asked: Asked) -> Answer:
+    def _answer(self, asked: Asked, number: int) -> Answer:
         if callable(self._answers):
             return self._answers(asked)
-        answer = self._answers[min(len(self.requests), len(self._answers)) - 1]
+        answer = self._answers[min(number, len(self._answers)) - 1]
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def _say(self, answer: Answer, asked: Asked, prompt_tokens: int) -> Generator[Delta]:
+    def _say(
+        self, asked: Asked, number: int, prompt_tokens: int, progress: Callable[[str, int, int], None] | None
+    ) -> Generator[Delta]:
+        if progress is not None:
+            progress("prefill", 0, 0)
+        answer = self._answer(asked, number)
         calls: tuple[ToolCall, ...] = ()
         if not isinstance(answer, str):
             calls = (answer,) if isinstance(answer, ToolCall) else tuple(answer)

@@ -11,17 +11,19 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from jinja2.exceptions import TemplateError
 
 from rapid_core.datatypes import Message, ToolCall
 from rapid_core.tool_use import Tool
 
-Render = Callable[[Sequence[Message], Sequence[Tool], bool], str]
+# messages, tools, whether the answer begins, whether arguments are given as text
+Render = Callable[[Sequence[Message], Sequence[Tool], bool, bool], str]
 
 _PROBE = Tool("probe_tool", "Probes.", {"type": "object", "properties": {"probe_key": {"type": "string"}}})
-_ARGUMENTS = {"probe_key": "probe_value"}
-_CALLS = tuple(ToolCall(_PROBE.name, json.dumps(_ARGUMENTS), id_) for id_ in ("probecal1", "probecal2"))
+_ARGUMENTS = ({"probe_key": "probe_value"}, {"probe_key": "other_value"})
+_CALLS = tuple(ToolCall(_PROBE.name, json.dumps(_ARGUMENTS[i]), f"probecal{i}") for i in range(2))
 _SAID = "probe_text"
 _QUESTION = Message("user", "Probe?")
 # Templates of Mistral take ids of this form only, and those that print ids print any.
@@ -34,8 +36,9 @@ class ToolFormat:
 
     A call is a JSON object of "name" and `arguments`, or, where there is a `middle`, the name,
     that text, and the arguments alone. between: None where an answer holds one call at the most.
-    shows_tools, shows_calls, shows_results: what the template renders by itself; the rest is
-    written into messages as plain text.
+    shows_tools, shows_calls, shows_results: what the template renders by itself, and shows_said
+    the text beside a call; the rest is written into messages. arguments_as_text: the template
+    wants them as JSON text and not as an object.
     """
 
     opening: str = "<tool_call>\n"
@@ -46,6 +49,8 @@ class ToolFormat:
     shows_tools: bool = False
     shows_calls: bool = False
     shows_results: bool = False
+    shows_said: bool = True
+    arguments_as_text: bool = False
 
     @property
     def marker(self) -> str:
@@ -63,14 +68,23 @@ class ToolFormat:
         """All that stands around calls."""
         return tuple(text for text in (self.opening, self.middle, self.between, self.closing) if text)
 
+    def ended_by(self, ends: Sequence[str]) -> ToolFormat:
+        """The format without the tokens that end an answer: nothing can stand behind them."""
+        closing, between = self.closing, self.between
+        for end in ends:
+            closing = closing.partition(end)[0]
+            between = None if between is None or end in between else between
+        return replace(self, closing=closing, between=between)
+
     def write(self, calls: Sequence[ToolCall]) -> str:
         """Calls as the model would have written them."""
-        between = self.closing + "\n" + self.opening if self.between is None else self.between
+        apart = self.closing + "\n" + self.opening if self.marker else "; "
+        between = apart if self.between is None else self.between
         return self.opening + between.join(self._write_call(call) for call in calls) + self.closing
 
     def as_text(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
         """The messages with all that the template does not show written into them."""
-        written = [self._plain(message) for message in messages]
+        written = [plain for message in _with_ids(messages) for plain in self._plain(message)]
         if tools and not self.shows_tools:
             if written and written[0].role == "system":
                 written[0] = replace(written[0], content=written[0].content + "\n\n" + self._describe(tools))
@@ -78,14 +92,16 @@ class ToolFormat:
                 written.insert(0, Message("system", self._describe(tools)))
         return written
 
-    def _plain(self, message: Message) -> Message:
+    def _plain(self, message: Message) -> list[Message]:
         if message.role == "tool" and not self.shows_results:
-            return Message("user", f"<tool_response>\n{message.content}\n</tool_response>")
+            return [Message("user", f"<tool_response>\n{message.content}\n</tool_response>")]
         too_many = self.between is None and len(message.tool_calls) > 1
         if message.tool_calls and (too_many or not self.shows_calls):
             said = [message.content] if message.content else []
-            return replace(message, content="\n".join([*said, self.write(message.tool_calls)]), tool_calls=())
-        return message
+            return [replace(message, content="\n".join([*said, self.write(message.tool_calls)]), tool_calls=())]
+        if message.tool_calls and message.content.strip() and not self.shows_said:
+            return [replace(message, tool_calls=()), replace(message, content="")]
+        return [message]
 
     def _describe(self, tools: Sequence[Tool]) -> str:
         listed = "\n".join(json.dumps(tool.as_function()["function"], ensure_ascii=False) for tool in tools)
@@ -93,9 +109,7 @@ class ToolFormat:
             "You may call these functions. Each is described by a JSON object:\n"
             f"{listed}\n"
             "To call one, answer with its name and its arguments, and nothing else:\n"
-            + self.opening
-            + '{"name": "<name>", "arguments": {<arguments>}}'
-            + self.closing
+            + self.write([ToolCall("<name>", "{<arguments>}")])
         )
 
     def _write_call(self, call: ToolCall) -> str:
@@ -105,16 +119,24 @@ class ToolFormat:
 
 
 def read_format(render: Render) -> ToolFormat:
-    """The format of the template behind `render(messages, tools, generation_prompt)`."""
-    format_ = _around_calls(render)
-    shows_results = _mentions(
-        render, [_QUESTION, Message("assistant", "", _CALLS[:1]), Message("tool", _SAID, (), "probecal1")], _SAID
-    )
-    if format_ is None:
-        # What the model would write cannot be read back, so it is told how to write.
-        return ToolFormat(shows_results=shows_results)
-    shows_tools = _mentions(render, [_QUESTION], _PROBE.description, [_PROBE])
-    return replace(format_, shows_tools=shows_tools, shows_calls=True, shows_results=shows_results)
+    """The format of the template behind `render`."""
+    for as_text in (False, True):
+        format_ = _around_calls(render, as_text)
+        if format_ is None:
+            continue
+        call = Message("assistant", "", _CALLS[:1])
+        result = Message("tool", _SAID, (), _CALLS[0].id)
+        return replace(
+            format_,
+            shows_tools=_mentions(render, [_QUESTION], _PROBE.description, as_text, [_PROBE]),
+            shows_calls=True,
+            shows_results=_mentions(render, [_QUESTION, call, result], _SAID, as_text),
+            shows_said=_mentions(render, [_QUESTION, replace(call, content=_SAID)], _SAID, as_text),
+            arguments_as_text=as_text,
+        )
+    # What the model would write cannot be read back, so it is told how to write.
+    said = [_QUESTION, Message("assistant", "…"), Message("tool", _SAID, (), _CALLS[0].id)]
+    return ToolFormat(shows_results=_mentions(render, said, _SAID, False))
 
 
 def template_id(id_: str) -> str:
@@ -124,35 +146,62 @@ def template_id(id_: str) -> str:
     return hashlib.sha256(id_.encode()).hexdigest()[:9]
 
 
-def _mentions(render: Render, messages: list[Message], text: str, tools: Sequence[Tool] = ()) -> bool:
+def _with_ids(messages: Sequence[Message]) -> list[Message]:
+    """Calls and results all with ids, which some templates insist on; a result without one answers in turn."""
+    named: list[Message] = []
+    unanswered: list[str] = []
+    for place, message in enumerate(messages):
+        if message.tool_calls:
+            calls = tuple(
+                call if call.id else replace(call, id=f"call{place:03}x{number:01}")
+                for number, call in enumerate(message.tool_calls)
+            )
+            unanswered = [call.id for call in calls]
+            named.append(replace(message, tool_calls=calls))
+        elif message.role == "tool":
+            id_ = message.tool_call_id or next(iter(unanswered), f"call{place:03}x0")
+            unanswered = [other for other in unanswered if other != id_]
+            named.append(replace(message, tool_call_id=id_))
+        else:
+            named.append(message)
+    return named
+
+
+def _rendered(
+    render: Render, messages: list[Message], tools: Sequence[Tool], *, begins: bool, as_text: bool
+) -> str | None:
+    """What a template makes of a probe; None where it refuses."""
     try:
-        return text in render(messages, tools, False)
+        return render(messages, tools, begins, as_text)
     except (TemplateError, TypeError, KeyError, ValueError):
-        return False
+        return None
 
 
-def _around_calls(render: Render) -> ToolFormat | None:
+def _mentions(render: Render, messages: list[Message], text: str, as_text: bool, tools: Sequence[Tool] = ()) -> bool:
+    return text in (_rendered(render, messages, tools, begins=False, as_text=as_text) or "")
+
+
+def _around_calls(render: Render, as_text: bool) -> ToolFormat | None:
     """What stands around one call and between two; None where a call is not written as JSON."""
-    try:
-        start = render([_QUESTION], [_PROBE], True)
-        said = render([_QUESTION, Message("assistant", _SAID)], [_PROBE], False)
-        one = render([_QUESTION, Message("assistant", "", _CALLS[:1])], [_PROBE], False)
-    except (TemplateError, TypeError, KeyError, ValueError):
+    start = _rendered(render, [_QUESTION], [_PROBE], begins=True, as_text=as_text)
+    said = _rendered(render, [_QUESTION, Message("assistant", _SAID)], [_PROBE], begins=False, as_text=as_text)
+    one, two = (
+        _rendered(render, [_QUESTION, Message("assistant", "", calls)], [_PROBE], begins=False, as_text=as_text)
+        for calls in (_CALLS[:1], _CALLS)
+    )
+    if start is None or said is None or one is None:
         return None
-    answer = one[_shared(start, one) :]
     # The end of a turn belongs to the template, not to the call.
-    ending = said.rpartition(_SAID)[2]
-    answer = answer.removesuffix(ending)
-    # A template may open with thoughts that are empty.
-    answer = answer.rpartition("</think>")[2].lstrip() if "</think>" in answer else answer
-    found = _split(answer)
-    if found is None:
-        return None
-    try:
-        two = render([_QUESTION, Message("assistant", "", _CALLS)], [_PROBE], False)
-    except (TemplateError, TypeError, KeyError, ValueError):
-        return replace(found, between=None)
-    return replace(found, between=_between(two, found))
+    found = _split(_answer(start, one).removesuffix(said.rpartition(_SAID)[2]))
+    if found is None or two is None:
+        return found
+    return replace(found, between=_between(_answer(start, two), found))
+
+
+def _answer(start: str, whole: str) -> str:
+    """What follows the beginning of an answer; a template may open with thoughts that are empty."""
+    answer = whole[_shared(start, whole) :]
+    return answer.rpartition("</think>")[2].lstrip() if "</think>" in answer else answer
 
 
 def _shared(left: str, right: str) -> int:
@@ -163,30 +212,37 @@ def _shared(left: str, right: str) -> int:
 
 def _split(answer: str) -> ToolFormat | None:
     """Cut an answer with one probing call at its JSON."""
-    start = answer.find("{")
-    if start < 0:
+    found = _json_at(answer, 0)
+    if found is None:
         return None
-    try:
-        value, end = json.JSONDecoder().raw_decode(answer, start)
-    except ValueError:
-        return None
+    value, start, end = found
     opening, closing = answer[:start], answer[end:]
-    if value == _ARGUMENTS and _PROBE.name in opening:
+    if value == _ARGUMENTS[0] and _PROBE.name in opening:
         opening, _, middle = opening.rpartition(_PROBE.name)
         return ToolFormat(opening, None, closing, middle=middle) if opening.strip() and middle else None
-    keys = [key for key, found in value.items() if found == _ARGUMENTS]
+    keys = [key for key, inside in value.items() if inside == _ARGUMENTS[0]]
     if value.get("name") != _PROBE.name or not keys:
         return None
     return ToolFormat(opening, None, closing, arguments=keys[0])
 
 
-def _between(two: str, format_: ToolFormat) -> str | None:
-    pieces = two.split(_PROBE.name)[-2:]
-    if len(pieces) < 2:
+def _between(answer: str, format_: ToolFormat) -> str | None:
+    """What stands between two calls; None where a template leaves the second one out."""
+    first = _json_at(answer, 0)
+    second = _json_at(answer, first[2]) if first is not None else None
+    if first is None or second is None or _ARGUMENTS[1] not in (second[0], second[0].get(format_.arguments)):
         return None
-    # From the end of the first call's JSON to the beginning of the second one's.
-    first = two[: -len(pieces[1]) - len(_PROBE.name)]
-    start = first.rfind("{") if format_.middle is None else len(first)
-    before = first[:start]
-    end = before.rfind("}") + 1
-    return before[end:] if end else None
+    between = answer[first[2] : second[1]]
+    return between if format_.middle is None else between.rpartition(_PROBE.name)[0]
+
+
+def _json_at(text: str, start: int) -> tuple[dict[str, Any], int, int] | None:
+    """The first JSON object from `start` on, where it begins and where it ends."""
+    start = text.find("{", start)
+    if start < 0:
+        return None
+    try:
+        value, end = json.JSONDecoder().raw_decode(text, start)
+    except ValueError:
+        return None
+    return value, start, end

@@ -63,7 +63,7 @@ def _own(constraint: Constraint) -> str:
     if constraint.kind == "json_schema":
         return "%json " + constraint.text_for_lark()
     if constraint.kind == "regex":
-        return "/" + constraint.text.replace("/", "\\/") + "/"
+        return "/" + re.sub(r"\\.|/", lambda found: found[0] if len(found[0]) > 1 else r"\/", constraint.text) + "/"
     raise OptionError(
         f"beside tools an answer may have the form of a JSON schema or a regular expression, got {constraint!r}"
     )

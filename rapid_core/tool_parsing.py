@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import secrets
 import string
@@ -14,9 +15,24 @@ from rapid_core.tool_format import ToolFormat
 
 _ALPHABET = string.ascii_letters + string.digits
 # Some models say first that Python or JSON follows.
-_BARE_START = ("<|python_tag|>", "{")
+_PYTHON = "<|python_tag|>"
+_BARE_STARTS = (_PYTHON, "{", "[")
+# What may stand around calls that have no tags.
+_BARE_BORDERS = " \n\t,;[]"
 _NAME = re.compile(r'"name"\s*:\s*"((?:[^"\\]|\\.)*)"')
-_DECODER = json.JSONDecoder(strict=False)
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON's")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_number(text)
+
+
+# Line breaks in texts are a slip that does no harm.
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_no_number, parse_float=_finite)
 
 
 class ToolCallStream:
@@ -55,7 +71,7 @@ class ToolCallStream:
 
     def _push_bare(self) -> str:
         begun = self._held.lstrip()
-        undecided = not begun or any(start.startswith(begun) or begun.startswith(start) for start in _BARE_START)
+        undecided = not begun or any(start.startswith(begun) or begun.startswith(start) for start in _BARE_STARTS)
         if not self._passed and undecided:
             return ""
         self._passed = True
@@ -64,16 +80,16 @@ class ToolCallStream:
 
     def _read_bare(self, held: str) -> tuple[str, tuple[ToolCall, ...]]:
         """JSON alone is a call only if it names a tool: any other object may be the answer itself."""
-        body = held.strip().removeprefix(_BARE_START[0])
-        if not body:
-            return held, ()
-        calls = []
-        for part in re.split(r"(?<=\})\s*;\s*(?=\{)", body):
-            call = _read_object(part.strip(), self._format)
-            if call is None or call.name not in self._names:
+        rest = held.strip().removeprefix(_PYTHON).lstrip(_BARE_BORDERS)
+        calls: list[ToolCall] = []
+        while rest:
+            value, end, error = _decode(rest)
+            call = _invalid(rest, error) if error else _of_value(value, self._format, rest[:end])
+            if call.name not in self._names:
                 return held, ()
             calls.append(call)
-        return "", tuple(calls)
+            rest = rest[end:].lstrip(_BARE_BORDERS)
+        return ("", tuple(calls)) if calls else (held, ())
 
 
 def read_calls(text: str, format_: ToolFormat) -> tuple[str, tuple[ToolCall, ...]]:
@@ -85,91 +101,107 @@ def read_calls(text: str, format_: ToolFormat) -> tuple[str, tuple[ToolCall, ...
         said.append(before)
         if not marker:
             break
-        found, text = _read_region(text, format_)
+        if _is_talk(text, format_):
+            said.append(marker)
+            continue
+        found, text = _read_named(text, format_) if format_.middle is not None else _read_objects(text, format_)
         calls.extend(found)
     # White space between calls is no text.
     joined = "".join(said)
     return (joined.rstrip() if calls else joined), tuple(calls)
 
 
-def _read_region(text: str, format_: ToolFormat) -> tuple[list[ToolCall], str]:
-    """The calls behind a marker, and the text behind them."""
+def _is_talk(text: str, format_: ToolFormat) -> bool:
+    """Whether a tag is only talked about: no JSON follows, and nothing ends a call."""
     if format_.middle is not None:
-        return _read_named(text, format_)
+        return format_.middle.strip() not in text
+    begins = text.lstrip().startswith(("{", "["))
+    return not begins and bool(format_.end) and format_.end not in text
+
+
+def _read_objects(text: str, format_: ToolFormat) -> tuple[list[ToolCall], str]:
+    """The calls behind a marker, and the text behind them."""
     calls: list[ToolCall] = []
     rest = text
     while True:
         rest = rest.lstrip(" \n\t,")
         if not rest.startswith(("{", "[")):
             break
-        try:
-            value, end = _DECODER.raw_decode(rest)
-        except ValueError as error:
-            raw, _, rest = rest.partition(format_.end) if format_.end else (rest, "", "")
-            return [*calls, _invalid(raw.strip(), f"the call is no valid JSON: {error}")], rest
+        value, end, error = _decode(rest)
+        if error:
+            raw, rest = _until_end(rest, format_)
+            return [*calls, _invalid(raw, f"the call is no valid JSON: {error}")], rest
         calls.extend(_of_value(each, format_, rest[:end]) for each in (value if isinstance(value, list) else [value]))
         rest = rest[end:]
     if not calls:
-        raw, _, rest = rest.partition(format_.end) if format_.end else (rest, "", "")
-        return [_invalid(raw.strip(), "the call is no JSON object")], rest
-    return calls, _behind_end(rest, format_)
+        raw, rest = _until_end(rest, format_)
+        return [_invalid(raw, "the call is no JSON object")], rest
+    return _closed(calls, rest, text, format_)
 
 
 def _read_named(text: str, format_: ToolFormat) -> tuple[list[ToolCall], str]:
     """A name, the text between, and the arguments alone."""
-    name, middle, rest = text.partition(format_.middle or "")
-    if not middle:
-        return [_invalid(text.strip(), f"the call lacks {format_.middle!r} behind its name")], ""
-    try:
-        value, end = _DECODER.raw_decode(rest.lstrip())
-    except ValueError as error:
-        raw, _, behind = rest.partition(format_.end) if format_.end else (rest, "", "")
-        return [ToolCall(name.strip(), raw.strip(), new_id(), f"the arguments are no valid JSON: {error}")], behind
+    name, _, rest = text.partition(format_.middle or "")
+    rest = rest.lstrip()
+    value, end, error = _decode(rest)
+    if error:
+        raw, behind = _until_end(rest, format_)
+        return [ToolCall(name.strip(), raw, new_id(), f"the arguments are no valid JSON: {error}")], behind
     call = _of_value({"name": name.strip(), format_.arguments: value}, format_, rest)
-    return [call], _behind_end(rest.lstrip()[end:], format_)
+    return _closed([call], rest[end:], text, format_)
 
 
-def _behind_end(text: str, format_: ToolFormat) -> str:
-    """The text behind what closes a call; a tag of it that stands alone is dropped with it."""
-    stripped = text.lstrip()
-    if format_.end and stripped.startswith(format_.end):
-        return stripped[len(format_.end) :]
-    between = (format_.between or "").strip()
+def _until_end(text: str, format_: ToolFormat) -> tuple[str, str]:
+    """A call that cannot be read, up to what ends it, and the text behind that."""
+    raw, _, rest = text.partition(format_.end) if format_.end else (text, "", "")
+    return raw.strip(), rest
+
+
+def _closed(calls: list[ToolCall], rest: str, whole: str, format_: ToolFormat) -> tuple[list[ToolCall], str]:
+    """The calls, and the text behind what closes them; what stands before that spoils the last one."""
+    stripped, between = rest.lstrip(), (format_.between or "").strip()
     if between and stripped.startswith(between):
         # Another call follows; its marker is a part of what stands between.
-        return format_.marker + stripped[len(between) :]
-    return stripped.removeprefix("]")
+        return calls, format_.marker + stripped[len(between) :]
+    if not format_.end:
+        return calls, stripped.removeprefix("]")
+    junk, end, behind = rest.partition(format_.end)
+    if end and junk.strip():
+        raw = whole[: len(whole) - len(rest) + len(junk)].strip()
+        return [*calls[:-1], _invalid(raw, f"the call is followed by {junk.strip()!r}")], behind
+    return calls, behind if end else stripped
 
 
-def _read_object(text: str, format_: ToolFormat) -> ToolCall | None:
+def _decode(text: str) -> tuple[Any, int, str]:
+    """The JSON value at the beginning of a text, where it ends, and why there is none."""
     try:
-        value = _DECODER.decode(text)
-    except ValueError:
-        return None
-    call = _of_value(value, format_, text)
-    return None if call.error else call
+        value, end = _DECODER.raw_decode(text)
+    except (ValueError, RecursionError) as error:
+        return None, len(text), str(error)
+    return value, end, ""
 
 
 def _of_value(value: Any, format_: ToolFormat, raw: str) -> ToolCall:
     """A call from what its JSON says; models mix up the two usual keys of the arguments."""
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"].strip():
         return _invalid(raw.strip(), 'the call must be a JSON object with a "name"')
+    name = value["name"]
     arguments: Any = {}
     for key in (format_.arguments, "arguments", "parameters"):
         if key in value:
             arguments = value[key]
             break
     if isinstance(arguments, str):
-        try:
-            arguments = _DECODER.decode(arguments)
-        except ValueError:
-            return ToolCall(value["name"], arguments, new_id(), "the arguments are no valid JSON")
-    if arguments is None:
-        arguments = {}
-    if not isinstance(arguments, dict):
-        written = json.dumps(arguments, ensure_ascii=False)
-        return ToolCall(value["name"], written, new_id(), "the arguments must be a JSON object")
-    return ToolCall(value["name"], json.dumps(arguments, ensure_ascii=False), new_id())
+        text = arguments
+        arguments, end, error = _decode(text)
+        if error or text[end:].strip():
+            return ToolCall(name, text, new_id(), "the arguments are no valid JSON")
+    written = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+    if not isinstance(arguments, dict | None):
+        return ToolCall(name, written, new_id(), "the arguments must be a JSON object")
+    if written != written.encode("utf-8", "replace").decode():
+        return ToolCall(name, json.dumps(arguments), new_id(), "the arguments must be valid Unicode")
+    return ToolCall(name, written, new_id())
 
 
 def _invalid(raw: str, error: str) -> ToolCall:

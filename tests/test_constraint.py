@@ -10,7 +10,8 @@ import pytest
 from helpers import ask, count_forwards
 
 from rapid_core import Constraint, ModelOutputError, OptionError, PromptTooLongError, RapidEngine, Sampling, Speculation
-from rapid_core.testing import WordEncoder, tiny_engine, tiny_model, tiny_pair
+from rapid_core.constrained import Grammars
+from rapid_core.testing import WordEncoder, tiny_engine, tiny_model, tiny_pair, tiny_tokenizer
 
 SCHEMA = {
     "type": "object",
@@ -203,7 +204,7 @@ def test_a_stop_string_ends_the_answer_before_its_form_does(engine, document):
     ("constraint", "message"),
     [
         (Constraint.json_schema({"type": "array", "uniqueItems": True}), 'Unimplemented keys: ["uniqueItems"]'),
-        (Constraint.json_schema({"type": "string", "format": "binary"}), "Unknown format: binary"),
+        (Constraint.json_schema({"type": "string", "format": "idn-email"}), "Unknown format: idn-email"),
         (Constraint.json_schema({"$ref": "#/$defs/x"}), "Pointer '/$defs/x' does not exist"),
         (Constraint.json_schema({"not": {}, "x-guidance": {"lenient": True}}), 'Unimplemented keys: ["not"]'),
         (
@@ -308,3 +309,45 @@ def test_constraints_compare_by_value_and_keep_the_order_of_fields():
     assert Constraint.json_schema(turned) != FORM
     assert repr(Constraint.regex("[a-z]+")) == "Constraint(regex: [a-z]+)"
     assert len(repr(FORM)) < 90
+
+
+WHOLE, BYTES = {"type": "integer"}, tiny_tokenizer()
+BASE = {"type": "object", "properties": {"a": WHOLE}, "required": ["a"]}
+MORE = {"properties": {"b": WHOLE}, "required": ["b"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        (BASE, {"a": 1}, {"a": 1, "b": 2}),
+        ({"type": "array", "items": BASE, "minItems": 1}, [{"a": 1}], [{"a": 1, "b": 2}]),
+        (
+            {
+                "$defs": {"Base": BASE},
+                "allOf": [{"$ref": "#/$defs/Base"}, {"properties": {"b": WHOLE}, "required": ["b"]}],
+            },
+            {"a": 1, "b": 2},
+            {"a": 1},
+        ),
+        ({**BASE, "anyOf": [MORE]}, {"a": 1, "b": 2}, {"a": 1}),
+        (
+            {"$defs": {"B": BASE}, "$ref": "#/$defs/B", **MORE},
+            {"a": 1, "b": 2},
+            {"b": 2},
+        ),
+        (
+            {"anyOf": [BASE, {"type": "object", **MORE}]},
+            {"b": 1},
+            {"b": 1, "c": 2},
+        ),
+        ({**BASE, "additionalProperties": True}, {"a": 1, "x": 2}, {"x": 2}),
+        ({"type": "object", "properties": {"p": {"type": "string", "format": "path"}}}, {"p": "x"}, {"q": "x"}),
+    ],
+)
+def test_objects_have_the_fields_that_their_schema_names(schema, valid, invalid):
+    def fits(value):
+        matcher = Grammars(BYTES, 259).matcher(Constraint.json_schema(schema), frozenset({2}), 1000)
+        ids = [*BYTES.encode(json.dumps(value), add_special_tokens=False), 2]
+        return matcher._read(ids)
+
+    assert fits(valid) and not fits(invalid)

@@ -36,7 +36,7 @@ def run(tokenizer, ids, stop=()):
         deltas.append(stream.push(TokenEvent(id_, False, position)))
         if stream.stopped:
             break
-    deltas.append(stream.flush())
+    deltas.append(stream.finish())
     return [delta for delta in deltas if delta is not None], stream
 
 

@@ -6,11 +6,13 @@ import json
 
 import pytest
 
-from rapid_core import InputError, Message, OptionError, Sampling, Tool, ToolCall, ToolUse
+from rapid_core import Constraint, InputError, Message, OptionError, Sampling, TokenEvent, Tool, ToolCall, ToolUse
+from rapid_core.constrained import Grammars
 from rapid_core.prompts import ChatPrompter
+from rapid_core.streaming import TextStream
 from rapid_core.testing import ScriptedEngine, tiny_engine, tiny_tokenizer
 from rapid_core.tool_format import ToolFormat, template_id
-from rapid_core.tool_grammar import function_schema
+from rapid_core.tool_grammar import constraint_with_tools, function_schema
 from rapid_core.tool_parsing import ToolCallStream, read_calls
 
 ADD = Tool("add", "Adds two numbers.", {"type": "object", "properties": {"a": {"type": "integer"}}})
@@ -58,6 +60,18 @@ STRICT = (
     "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
     "{{ raise_exception('roles must alternate') }}{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 )
+# Only the first call is shown; arguments are wanted as text.
+FIRST = (
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    '{% if m.tool_calls %}<call>{"name": "{{ m.tool_calls[0].function.name }}", '
+    '"arguments": {{ m.tool_calls[0].function.arguments | tojson }}}</call>{% endif %}<|im_end|>\n{% endfor %}'
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TEXT = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "{{ 'CALL ' + c.function.name + ' WITH ' + c.function.arguments }}{% endfor %}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 THINKING = TAGS.replace(
     "{{ m.content }}", "{% if m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}{{ m.content }}"
 )
@@ -86,8 +100,8 @@ def rendered(template, messages, tools=()):
     [
         (TAGS, ToolFormat(shows_tools=True, shows_calls=True, shows_results=True)),
         (THINKING, ToolFormat(shows_tools=True, shows_calls=True, shows_results=True)),
-        (LIST, ToolFormat("[TOOL_CALLS][", ", ", "]", "arguments", None, True, True, True)),
-        (BARE, ToolFormat("", None, "", "parameters", None, True, True, True)),
+        (LIST, ToolFormat("[TOOL_CALLS][", ", ", "]", "arguments", None, True, True, True, shows_said=False)),
+        (BARE, ToolFormat("", None, "", "parameters", None, True, True, True, shows_said=False)),
         (
             APART,
             ToolFormat(
@@ -103,13 +117,15 @@ def rendered(template, messages, tools=()):
         ),
         (XML, ToolFormat(shows_results=True)),
         (STRICT, ToolFormat()),
+        (FIRST, ToolFormat("<call>", None, "</call>", shows_tools=True, shows_calls=True, shows_results=True)),
+        (TEXT, ToolFormat("CALL ", "CALL ", "", "arguments", " WITH ", False, True, True, True, True)),
     ],
 )
 def test_the_format_of_calls_is_read_off_the_template(template, expected):
     assert prompter(template).tool_format == expected
 
 
-@pytest.mark.parametrize("template", [TAGS, THINKING, LIST, BARE, APART, XML, STRICT])
+@pytest.mark.parametrize("template", [TAGS, THINKING, LIST, BARE, APART, XML, STRICT, FIRST, TEXT])
 def test_tools_calls_and_results_reach_the_prompt_of_every_template(template):
     text = rendered(template, HISTORY, [ADD])
     places = [text.index(part) for part in ("What is 1 + 2?", '"a": 1', "three", "It is 3.", "And 3 + 4?")]
@@ -119,7 +135,7 @@ def test_tools_calls_and_results_reach_the_prompt_of_every_template(template):
     assert '"a": 1' in rendered(template, HISTORY) and "Adds two" not in rendered(template, HISTORY)
 
 
-@pytest.mark.parametrize("template", [TAGS, THINKING, LIST, BARE, APART, XML, STRICT])
+@pytest.mark.parametrize("template", [TAGS, THINKING, LIST, BARE, APART, XML, STRICT, FIRST, TEXT])
 def test_what_a_format_writes_it_reads_again(template):
     format_ = prompter(template).tool_format
     calls = [ToolCall("add", '{"a": 1}'), ToolCall("add", '{"a": 2, "b": "<|im_end|> é"}')]
@@ -182,25 +198,95 @@ def test_both_usual_keys_and_arguments_as_text_are_read():
 
 def test_bare_json_is_a_call_only_if_it_names_a_tool():
     bare = prompter(BARE).tool_format
-    for answer in ('{"name": "Ada", "age": 36}', '{"broken"', "{}"):
+    for answer in ('{"name": "Ada", "age": 36}', '{"broken"', "{}", "[1]"):
         stream = ToolCallStream(bare, ["add"])
         assert stream.push(answer) == ""
         assert stream.finish("") == (answer, ())
     stream = ToolCallStream(bare, ["add"])
     assert stream.push("It is 3. {") == "It is 3. {"
-    stream = ToolCallStream(bare, ["add"])
-    stream.push('<|python_tag|>{"name": "add", "parameters": {}}; {"name": "add", "parameters": {"a": 1}}')
-    assert [call.arguments for call in stream.finish("")[1]] == ["{}", '{"a": 1}']
+    two = '{"name": "add", "parameters": {}}; {"name": "add", "parameters": {"a": "if (a) { b }; { c }"}}'
+    for written in (f"<|python_tag|>{two}", f"[{two.replace('}; {', '}, {', 1)}]", two):
+        stream = ToolCallStream(bare, ["add"])
+        stream.push(written)
+        assert [call.arguments for call in stream.finish("")[1]] == ["{}", '{"a": "if (a) { b }; { c }"}']
+    for broken in (
+        '{"name": "add", "parameters": {"a": 1,}}',
+        '{"name": "add", "param',
+        '{"name": "add", "parameters": [1]}',
+    ):
+        stream = ToolCallStream(bare, ["add"])
+        stream.push(broken)
+        said, (call,) = stream.finish("")
+        assert said == "" and call.name == "add" and call.error
 
 
-def test_special_tokens_in_arguments_stay_text():
-    inside = Message("assistant", "", (ToolCall("add", json.dumps({"a": 'x<|im_end|>"\n'})),))
+@pytest.mark.parametrize(
+    "arguments", ['{"a": NaN}', '{"a": 1e999}', '{"a": "\\ud800"}', '{"a":' * 3000, '"{} 1"'], ids=range(5)
+)
+def test_what_is_no_json_is_no_valid_call(arguments):
+    _, (call,) = read_calls(f'<tool_call>{{"name": "add", "arguments": {arguments}}}</tool_call>', ToolFormat())
+    assert call.error and call.arguments.encode()
+
+
+def test_a_tag_that_is_talked_about_is_text_and_what_follows_a_call_spoils_it():
+    said = "Use the <tool_call> tag to call."
+    assert read_calls(said, ToolFormat()) == (said, ())
+    text, (call,) = read_calls('<tool_call>{"name": "add", "arguments": {}}}</tool_call>', ToolFormat())
+    assert (text, call.name) == ("", "add") and "followed by '}'" in call.error
+    assert read_calls('<tool_call>{"name": " "}</tool_call>', ToolFormat())[1][0].error
+
+
+def test_special_tokens_in_calls_results_and_tools_stay_text():
+    end, hostile = "<|im_end|>", 'x<|im_end|>"\n'
+    tool = Tool(f"add{end}", f"Adds.{end}", {"type": "object", "properties": {end: {"type": "integer"}}})
+    call = ToolCall(f"add{end}", json.dumps({end: hostile}))
     made = prompter(TAGS)
-    ids = made.encode([Message("user", "Q"), inside, Message("tool", "R")], [ADD])
+    ids = made.encode([Message("user", "Q"), Message("assistant", "", (call,)), Message("tool", hostile)], [tool])
     text = made.tokenizer.decode(ids)
-    assert '{"a": "x<|im_end|>\\"\\n"}' in text
+    assert '{"<|im_end|>": "x<|im_end|>\\"\\n"}' in text and f"Adds.{end}" in text
     # One end for each of the three messages, and none inside.
-    assert ids.count(made.tokenizer.convert_tokens_to_ids("<|im_end|>")) == 3
+    assert ids.count(made.tokenizer.convert_tokens_to_ids(end)) == 3
+
+
+def test_a_special_token_in_one_message_changes_nothing_in_others():
+    """The prompt of the turn before is the beginning of this one, or the cache is lost."""
+    made = prompter(TAGS)
+    before = [*HISTORY[:4], Message("assistant", "It is 3.")]
+    plain = made.encode([*before, Message("user", "Q")], [ADD])
+    hostile = made.encode([*before, Message("user", "Q <|im_end|> \ue0000\ue000")], [ADD])
+    shared = next(i for i, (a, b) in enumerate(zip(plain, hostile, strict=False)) if a != b)
+    assert made.tokenizer.decode(plain[:shared]).endswith("user\nQ")
+    assert "Q <|im_end|> \ue0000\ue000<|im_end|>" in made.tokenizer.decode(hostile)
+
+
+@pytest.mark.parametrize("template", [TAGS, THINKING, LIST, BARE, APART, XML, STRICT, FIRST, TEXT])
+def test_text_beside_a_call_and_every_call_are_read(template):
+    calls = (ToolCall("add", '{"a": 777}', "c1"), ToolCall("add", '{"a": 888}'))
+    messages = [
+        Message("user", "Q"), Message("assistant", "I look it up.", calls), Message("tool", "R1", (), "c1"),
+        Message("tool", "R2"), Message("assistant", "Done."), Message("user", "Well?"),
+    ]  # fmt: skip
+    text = rendered(template, messages, [ADD])
+    assert all(part in text for part in ("I look it up.", "777", "888", "R1", "R2", "Done.", "Well?"))
+
+
+def test_a_model_is_told_one_way_to_call_only():
+    made = prompter(XML.replace("{% for m", "{% if tools %}OUR OWN WAY{% endif %}{% for m", 1))
+    text = made.tokenizer.decode(made.encode([Message("user", "Q")], [ADD]))
+    assert "OUR OWN WAY" not in text and "Adds two numbers." in text
+    told = rendered(TEXT, [Message("user", "Q")], [ADD])
+    assert "CALL <name> WITH {<arguments>}" in told
+
+
+def test_what_ends_an_answer_is_no_part_of_a_call():
+    """Some models end a call with an end-of-sequence token: nothing can follow it."""
+    tokenizer = tiny_tokenizer(TAGS.replace("\n</tool_call>", "<|call|>"))
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|call|>"]})
+    made = ChatPrompter(tokenizer, frozenset({tokenizer.convert_tokens_to_ids("<|call|>")}))
+    assert (made.tool_format.closing, made.tool_format.between) == ("", None)
+    stream = ToolCallStream(made.tool_format, ["add"])
+    stream.push('<tool_call>\n{"name": "add", "arguments": {}}')
+    assert stream.finish("")[1][0].error == ""
 
 
 def test_special_tokens_around_calls_are_not_lost_from_an_answer():
@@ -273,3 +359,40 @@ def test_a_scripted_engine_calls_tools():
     assert engine.generate("Q").tool_calls == (ToolCall("add", '{"a": 1}', "x"),)
     assert engine.generate("Q").tool_calls == ()
     assert "<tool_call>" in ScriptedEngine(['<tool_call>{"name": "add"}</tool_call>']).generate("Q").text
+
+
+# Calls that must be
+
+
+def test_a_form_beside_tools_needs_no_room_for_a_call():
+    grammars = Grammars(tiny_tokenizer(), 259)
+    for own in (Constraint.regex("yes|no"), Constraint.regex(r"a\/b|c/d")):
+        both = constraint_with_tools(ToolUse((ADD,)), ToolFormat(), own, {})
+        assert grammars.matcher(both, frozenset({2}), 20, shorter=own).shortest <= 4
+    with pytest.raises(OptionError, match="cannot have another form"):
+        constraint_with_tools(ToolUse((ADD,), "any"), ToolFormat(), own, {})
+    assert constraint_with_tools(ToolUse((ADD,)), ToolFormat(), None, {}) is None
+
+
+def test_several_calls_between_special_tokens_end_in_time():
+    tokenizer = tiny_tokenizer(APART)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<calls>", "<call>", "<sep>", "<end>", "</calls>"]})
+    made = ChatPrompter(tokenizer)
+    constraint = constraint_with_tools(ToolUse((ADD,), "any", parallel=True), made.tool_format, None, made.added_tokens)
+    matcher = Grammars(tokenizer, len(tokenizer)).matcher(constraint, frozenset({2}), 200)
+    assert 0 < matcher.shortest < 80
+
+
+def test_stop_strings_do_not_cut_calls():
+    answer = 'Well.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+    tokenizer = tiny_tokenizer(TAGS)
+    for stop, text, calls in (("\n{", "Well.", 1), ("ell", "W", 0)):
+        stream = TextStream(tokenizer, [stop], calls=ToolCallStream(ToolFormat(), ["add"]))
+        said = []
+        for position, id_ in enumerate(tokenizer.encode(answer, add_special_tokens=False)):
+            delta = stream.push(TokenEvent(id_, False, position))
+            said.append(delta.text if delta else "")
+            if stream.stopped:
+                break
+        last = stream.finish()
+        assert ("".join(said) + last.text).strip() == text and len(last.tool_calls) == calls

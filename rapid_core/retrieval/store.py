@@ -20,9 +20,10 @@ class Store:
     def __init__(self) -> None:
         chromadb = require("chromadb", extra="retrieval")
         folder = tempfile.mkdtemp(prefix="rapid-index-")
-        self._clean_up = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         settings = chromadb.config.Settings(anonymized_telemetry=False)
         self.client: Any = chromadb.PersistentClient(folder, settings=settings)
+        # Whoever forgets to close an engine must not leave its threads and files behind.
+        self._clean_up = weakref.finalize(self, _remove, self.client, folder)
 
     def open(self, name: str) -> Any:
         """The collection of this name, compared by cosine similarity; made where there is none."""
@@ -32,5 +33,9 @@ class Store:
 
     def close(self) -> None:
         """Delete everything."""
-        self.client.close()
         self._clean_up()
+
+
+def _remove(client: Any, folder: str) -> None:
+    client.close()
+    shutil.rmtree(folder, ignore_errors=True)

@@ -24,8 +24,18 @@ def schema_of(schema: Mapping[str, Any] | type) -> dict[str, Any]:
     if isinstance(schema, type) and is_basemodel_subclass(schema):
         # LangChain's own conversion writes references out, which a recursive model never ends.
         known = cast("Any", schema)
-        return dict(known.model_json_schema() if hasattr(known, "model_json_schema") else known.schema())
+        made = known.model_json_schema() if hasattr(known, "model_json_schema") else known.schema()
+        return cast("dict[str, Any]", _with_lists_for_sets(made))
     return convert_to_json_schema(cast("Any", schema))
+
+
+def _with_lists_for_sets(schema: Any) -> Any:
+    """Pydantic asks for unique items of a set, and takes a list with equal ones all the same."""
+    if isinstance(schema, list):
+        return [_with_lists_for_sets(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _with_lists_for_sets(part) for key, part in schema.items() if (key, part) != ("uniqueItems", True)}
 
 
 def response_format(schema: Mapping[str, Any] | type, *, told: bool) -> dict[str, Any]:
