@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import secrets
 import string
+import sys
 from collections.abc import Collection
 from typing import Any
 
@@ -27,8 +27,8 @@ def _no_number(text: str) -> float:
 
 
 def _finite(text: str) -> float:
-    number = float(text)
-    return number if math.isfinite(number) else _no_number(text)
+    """A number beyond all floats is the largest of them: infinity could not be written again."""
+    return max(min(float(text), sys.float_info.max), -sys.float_info.max)
 
 
 # Line breaks in texts are a slip that does no harm.

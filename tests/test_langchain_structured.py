@@ -147,7 +147,7 @@ def test_what_cannot_be_enforced_is_an_error_before_any_work(chat):
     odd = {
         "title": "odd",
         "type": "object",
-        "properties": {"a": {"type": "string", "format": "my-own"}},
+        "properties": {"a": {"type": "array", "uniqueItems": True}},
         "required": ["a"],
     }
     with pytest.raises(OptionError, match="uniqueItems"):
