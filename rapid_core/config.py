@@ -36,7 +36,7 @@ def _options(cls: type[T]) -> type[T]:
         for name in options:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
+                hint = f"; did you mean {near[0]!r}?" if near else "."
                 raise UnknownOptionError(f"{cls.__name__} has no option {name!r}{hint} It knows: {', '.join(known)}")
         generated(self, **options)
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from rapid_core import Chunk, Document, LongContext
 
 SEPARATOR = "\n\n"
+# Of passages without their documents the drafter reads this part, so that there is something to gain.
+LARGEST_SHARE = 4
 
 
 class RapidWarning(UserWarning):
@@ -33,12 +35,12 @@ def long_context(
     """The documents for the target, best-ranked first, and the passages for the drafter, in document order.
 
     passages: best first. documents: with the ids that passages name. Passages of one document
-    that overlap become one. Without documents the passages are all that there is to read, and
-    the drafter's part of them is found as in any text.
+    that overlap become one. Without documents the passages are all that there is to read: the
+    target reads all of them, and the drafter the best ones, a quarter of the text.
     """
-    texts = [passage.text for passage in passages]
     if not documents:
-        return LongContext(separator.join(dict.fromkeys(texts)), query=query, place=place)
+        texts = list(dict.fromkeys(passage.text for passage in passages if passage.text.strip()))
+        return LongContext(separator.join(texts), _best(texts), query=query, place=place, separator=separator)
     ranked = sorted(documents, key=lambda document: _rank(passages, document[0]))
     chunks: list[Chunk] = []
     known = {source for source, _ in ranked}
@@ -55,6 +57,20 @@ def long_context(
         place=place,
         separator=separator,
     )
+
+
+def _best(texts: Sequence[str]) -> tuple[Chunk, ...]:
+    """The best-ranked texts up to a quarter of all, at least one; none where there is but one."""
+    if len(texts) < 2:
+        return ()
+    room = sum(map(len, texts)) // LARGEST_SHARE
+    kept = [Chunk(texts[0])]
+    for text in texts[1:]:
+        room -= len(text)
+        if room < len(texts[0]):
+            break
+        kept.append(Chunk(text))
+    return tuple(kept)
 
 
 def _rank(passages: Sequence[Passage], source: str) -> int:

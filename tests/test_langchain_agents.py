@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_helpers import WordEmbeddings, chroma, roles
 
-from rapid_core import InputError, OptionError, ToolCall
-from rapid_core.testing import ScriptedEngine, tiny_engine
-from rapid_integrations.langchain import ChatRapid, RapidHistoryMiddleware, RapidWarning
+from rapid_core import InputError, LongHistory, OptionError, RapidEngine, Retrieval, ToolCall
+from rapid_core.testing import ScriptedEngine, tiny_engine, tiny_pair
+from rapid_integrations.langchain import ChatRapid, RapidContext, RapidHistoryMiddleware, RapidWarning
 from rapid_integrations.langchain.agents import HistoryStore
 
 TOWNS = "Lima Oslo Rome Cusco Arica Tacna Bern Riga Turin Ghent Delft Basel".split()
@@ -88,19 +89,28 @@ async def test_an_agent_on_an_event_loop_calls_its_tools():
 
 def test_a_store_keeps_each_passage_once():
     store = chroma()
-    rank = HistoryStore(store, 2, "raise")
+    rank = HistoryStore(store, 2).rank
     assert rank("the mill", ["a road", "the mill", "a gate"])[0] == 1
     assert rank("a gate", ["a road", "the mill", "a gate", "the mill"])[0] == 2
     assert store._collection.count() == 3
     # Another run over the same store.
-    assert HistoryStore(store, 1, "raise")("the mill", ["the mill", "a road"]) == [0]
+    assert HistoryStore(store, 1).rank("the mill", ["the mill", "a road"]) == [0]
     assert store._collection.count() == 3
 
 
 def test_what_else_is_in_the_store_does_not_crowd_the_history_out():
     store = InMemoryVectorStore(WordEmbeddings())
     store.add_texts(["the mill by the road"] * 40)
-    assert HistoryStore(store, 2, "raise")("the mill by the road", ["a gate", "the mill"]) == [1, 0]
+    assert HistoryStore(store, 2).rank("the mill by the road", ["a gate", "the mill"]) == [1, 0]
+
+
+@pytest.mark.parametrize("make", [chroma, lambda: InMemoryVectorStore(WordEmbeddings())])
+def test_a_store_that_was_emptied_is_filled_again(make):
+    store, passages = make(), ["a road", "the mill"]
+    kept = HistoryStore(store, 2)
+    assert kept.rank("the mill", passages) == [1, 0]
+    store.delete(store.get()["ids"] if hasattr(store, "get") else list(store.store))
+    assert kept.rank("the mill", passages) == [1, 0]
 
 
 class Away(InMemoryVectorStore):
@@ -108,18 +118,43 @@ class Away(InMemoryVectorStore):
         raise ConnectionError("the store is away")
 
 
-def test_a_store_that_fails_is_heard_or_passed_over_with_a_warning(wide):
+@pytest.mark.parametrize("where", ["middleware", "chat"])
+def test_a_store_that_fails_is_heard_or_passed_over_with_a_warning(where, wide):
     messages = {"messages": [*history(8), HumanMessage("Table 2?")]}
     for mode in ("raise", "plain"):
-        middleware = RapidHistoryMiddleware(Away(WordEmbeddings()), on_retrieval_error=mode)
-        agent = create_agent(ChatRapid(engine=wide, max_tokens=4), [read_table], middleware=[middleware])
+        modes = {"chat": mode, "middleware": None} if where == "chat" else {"chat": "raise", "middleware": mode}
+        middleware = RapidHistoryMiddleware(Away(WordEmbeddings()), on_retrieval_error=modes["middleware"])
+        chat = ChatRapid(engine=wide, max_tokens=4, on_retrieval_error=modes["chat"])
+        agent = create_agent(chat, [read_table], middleware=[middleware])
         if mode == "raise":
             with pytest.raises(ConnectionError, match="away"):
                 agent.invoke(messages)
-        else:
-            with pytest.warns(RapidWarning, match="the store is away"):
-                answer = agent.invoke(messages)["messages"][-1]
-            assert any("no drafter" in note for note in answer.response_metadata["rapid"]["notes"])
+            continue
+        with pytest.warns(RapidWarning, match="without a drafter: the store is away"):
+            answer = agent.invoke(messages)["messages"][-1]
+        stats = answer.response_metadata["rapid"]
+        assert stats["drafter_prompt_tokens"] == 0 and any("the store is away" in note for note in stats["notes"])
+
+
+def test_a_short_history_needs_no_encoder():
+    """The first turns of an agent must not wait for a model that nobody asks anything."""
+    with RapidEngine(*tiny_pair(window=4096), retrieval=Retrieval(encoder="/nowhere")) as engine:
+        agent = create_agent(ChatRapid(engine=engine, max_tokens=4), middleware=[RapidHistoryMiddleware()])
+        assert agent.invoke({"messages": [HumanMessage("hi")]})["messages"][-1].usage_metadata["output_tokens"] == 4
+
+
+def test_documents_may_be_cut_where_histories_are_not_and_a_context_that_is_set_stays():
+    class Law(AgentMiddleware):
+        def wrap_model_call(self, request, handler):
+            return handler(request.override(model_settings={"rapid_context": RapidContext("the law")}))
+
+    engine = ScriptedEngine(["done"])
+    chat = ChatRapid(engine=engine, fit="middle")
+    create_agent(chat, middleware=[RapidHistoryMiddleware()]).invoke({"messages": [HumanMessage("hi")]})
+    assert isinstance(engine.requests[-1].context, LongHistory)
+    with pytest.warns(RapidWarning, match="already set"):
+        create_agent(chat, middleware=[Law(), RapidHistoryMiddleware()]).invoke({"messages": [HumanMessage("hi")]})
+    assert engine.requests[-1].context.documents[0].text == "the law"
 
 
 def test_other_models_and_wrong_options_are_named():

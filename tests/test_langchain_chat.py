@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 from langchain.agents import create_agent
@@ -67,6 +68,16 @@ def test_a_prompt_template_ends_up_in_the_models_own_chat_template():
     chain = ChatPromptTemplate.from_messages([("system", "Be {how}."), ("human", "{q}")]) | chat | StrOutputParser()
     assert chain.invoke({"how": "brief", "q": "Why?"}) == "done"
     assert chat.engine.requests[0].messages == (Message("system", "Be brief."), Message("user", "Why?"))
+
+
+def test_a_document_and_a_question_in_two_blocks_are_two_paragraphs():
+    chat = chat_of("done")
+    blocks = [
+        {"type": "text-plain", "text": "A document.", "mime_type": "text/plain"},
+        {"type": "text", "text": "Who?"},
+    ]
+    chat.invoke([HumanMessage(blocks)])
+    assert chat.engine.requests[0].messages[0].content == "A document.\n\nWho?"
 
 
 def test_every_kind_of_message_becomes_one_of_ours():
@@ -213,6 +224,20 @@ def test_words_that_nobody_knows_are_not_passed_over_in_silence():
         chat_of("x").invoke("hi", rapid_context=7)
 
 
+def test_an_engine_that_is_there_takes_no_options_of_loading():
+    with pytest.raises((OptionError, ValueError), match="device, drafter cannot change it"):
+        chat_of("x", drafter="y", device="cuda:3")
+
+
+def test_what_is_traced_is_what_is_asked():
+    chat = chat_of("x", temperature=0.7, max_tokens=None, stop="x")
+    assert chat._get_ls_params()["ls_temperature"] == 0.7 and chat._get_ls_params()["ls_max_tokens"] == 1024
+    assert chat._get_ls_params(temperature=0, max_tokens=3)["ls_temperature"] == 0
+    assert chat._get_ls_params()["ls_stop"] == ["x"] and "ls_stop" not in chat._get_ls_params(stop=[])
+    chat.invoke("hi")
+    assert chat.engine.requests[0].sampling.max_new_tokens == 1024
+
+
 def test_a_chat_model_needs_a_model(monkeypatch):
     monkeypatch.delenv("RAPID_TARGET", raising=False)
     with pytest.raises((OptionError, ValueError), match="needs target="):
@@ -298,6 +323,27 @@ def test_langchains_summaries_begin_before_the_window_ends():
     assert "a summary" in engine.requests[-1].messages[0].content
 
 
+def test_a_profile_belongs_to_its_model_and_does_not_keep_it():
+    chat = ChatRapid(engine=ScriptedEngine(["x"], window=50))
+    assert chat.model_copy(update={"engine": ScriptedEngine(["x"], window=99)}).profile["max_input_tokens"] == 99
+    assert pickle.loads(pickle.dumps(chat.profile))["max_input_tokens"] == 50
+    engine = weakref.ref(chat.engine)
+    del chat
+    assert engine() is None
+
+
+def test_a_missing_package_is_named_with_the_pip_command():
+    code = (
+        "import sys\n"
+        "sys.modules['langchain'] = None\n"
+        "import rapid_integrations.langchain as ours\n"
+        "ours.ChatRapid\n"
+        "try:\n    ours.RapidHistoryMiddleware\nexcept ImportError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'rapid-integrations[langchain]'" in done.stdout
+
+
 # Tools
 
 
@@ -322,6 +368,11 @@ def test_every_way_to_say_which_tool_must_be_called(given, choice):
     chat = ChatRapid(engine=obedient_engine())
     chat.bind_tools([add], tool_choice=given).invoke("2 + 3")
     assert chat.engine.requests[0].tools.choice == choice
+
+
+def test_a_providers_own_tool_is_refused_at_once():
+    with pytest.raises(OptionError, match="a local model has none of its own"):
+        chat_of("x").bind_tools([{"type": "web_search_preview"}], tool_choice="any")
 
 
 def test_a_choice_of_no_tool_is_an_error_at_once():
@@ -388,6 +439,14 @@ def test_a_cache_tells_models_options_and_contexts_apart():
     assert len(engines[0].requests) == 6
 
 
+def test_a_cache_tells_engines_of_one_name_apart():
+    cache = InMemoryCache()
+    first, second = (ChatRapid(engine=ScriptedEngine([text]), cache=cache) for text in ("first", "second"))
+    assert (first.invoke("hi").content, second.invoke("hi").content) == ("first", "second")
+    assert ChatRapid(engine=first.engine, cache=cache).invoke("hi").content == "first"
+    assert len(first.engine.requests) == 1
+
+
 def test_the_repr_of_a_context_is_a_short_hash():
     context = RapidContext("secret " * 1000)
     assert "secret" not in repr(context) and len(repr(context)) < 60
@@ -413,7 +472,7 @@ def test_a_chat_model_is_written_and_read_again_without_its_secret(monkeypatch):
     written = dumpd(chat)
     assert written["kwargs"]["temperature"] == 0.5 and "a secret" not in json.dumps(written)
     monkeypatch.setenv("RAPID_API_KEY", "a secret")
-    again = load(written, allowed_objects=[ChatRapid], secrets_from_env=True)
+    again = load(written, allowed_objects=[ChatRapid], valid_namespaces=["rapid_integrations"], secrets_from_env=True)
     assert again.dict() == chat.dict() and (again.target, again.stop) == ("demo", ["x"])
 
 
@@ -424,6 +483,9 @@ def test_chat_models_of_one_name_share_their_weights_and_a_call_may_name_another
     texts = {name: one.invoke("hi", model=name) for name in (left, right)}
     assert texts[left].content != texts[right].content
     assert [texts[name].response_metadata["model_name"] for name in (left, right)] == [left, right]
+    paired = ChatRapid(target=left, drafter=right, drafter_dtype="float32", max_tokens=8)
+    assert paired.invoke("hi", model=right).content == texts[right].content
+    assert ChatRapid(target=left, drafter=left)._engine(None) is one._engine(None)
     assert ChatRapid(target=right, max_tokens=8).invoke("hi").content == texts[right].content
     with pytest.raises(OptionError, match="given an engine"):
         chat_of("x").invoke("hi", model="other")

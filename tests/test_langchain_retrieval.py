@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import warnings
+
 import pytest
 from langchain_classic.chains import create_retrieval_chain
 from langchain_classic.retrievers import MultiVectorRetriever, ParentDocumentRetriever
@@ -16,8 +19,8 @@ from langchain_helpers import WordEmbeddings, chroma, roles
 from langchain_qdrant import QdrantVectorStore
 from langchain_text_splitters import RecursiveCharacterTextSplitter
 
-from rapid_core import InputError, OptionError
-from rapid_core.testing import ScriptedEngine
+from rapid_core import InputError, OptionError, RapidEngine, Retrieval
+from rapid_core.testing import ScriptedEngine, tiny_pair
 from rapid_integrations.langchain import (
     ChatRapid,
     RapidContext,
@@ -54,6 +57,13 @@ def documents_of(asked):
 class Failing(BaseRetriever):
     def _get_relevant_documents(self, query, *, run_manager):
         raise ConnectionError("the store is away")
+
+
+class Fixed(BaseRetriever):
+    documents: list
+
+    def _get_relevant_documents(self, query, *, run_manager):
+        return self.documents
 
 
 class Empty(BaseRetriever):
@@ -175,12 +185,39 @@ def test_without_documents_the_target_reads_the_chunks_and_a_warning_says_so():
     retriever = filled(chroma()).as_retriever(search_kwargs={"k": 2})
     with pytest.warns(RapidWarning, match="give docstore= or document_loader="):
         chain_of(ChatRapid(engine=engine), retriever).invoke({"input": QUESTION})
-    assert engine.requests[0].context.text and engine.requests[0].context.chunks is None
+    context = engine.requests[0].context
+    assert context.text == "\n\n".join(dict.fromkeys(d.page_content for d in retriever.invoke(QUESTION)))
+    assert [chunk.text for chunk in context.chunks] == [retriever.invoke(QUESTION)[0].page_content]
     strange = filled(chroma()).as_retriever()
     with pytest.warns(RapidWarning, match="name no document under the metadata key 'owner'"):
         chain_of(ChatRapid(engine=engine), strange, document_loader=DOCUMENTS.__getitem__, id_key="owner").invoke(
             {"input": QUESTION}
         )
+
+
+def test_chunks_without_documents_need_no_encoder_of_the_engine():
+    with RapidEngine(*tiny_pair(window=4096), retrieval=Retrieval(encoder="/nowhere")) as made:
+        context = from_vector_store(filled(chroma()), k=8)
+        with pytest.warns(RapidWarning, match="no whole documents"):
+            answer = ChatRapid(engine=made, max_tokens=4).bind(rapid_context=context).invoke(QUESTION)
+        target, drafter = roles(made)
+        assert answer.response_metadata["rapid"]["drafted"] > 0 and len(drafter) < len(target) / 2
+        assert json.dumps(answer.response_metadata, allow_nan=False)
+
+
+def test_an_empty_document_is_missing_and_ids_may_be_anything():
+    engine = ScriptedEngine(["done"])
+    given = [Document("a", metadata={"source": 7}), Document("b", metadata={"source": "two\nlines"})]
+    for documents in ({7: "the a", "two\nlines": "the b"}, {7: "the a", "two\nlines": " "}):
+        context = from_retriever(Fixed(documents=given), document_loader=documents.get)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            ChatRapid(engine=engine).bind(rapid_context=context).invoke("q")
+        read = documents_of(engine.requests[-1])
+        if documents["two\nlines"].strip():
+            assert read == [("7", "the a"), ("two lines", "the b")] and not said
+        else:
+            assert read == [("7", "the a")] and "no document was found for 'two" in str(said[0].message)
 
 
 def test_document_prompts_and_variables_are_those_of_the_stock_chain():
@@ -209,6 +246,11 @@ def test_what_the_chain_cannot_work_with_is_refused():
         create_rapid_documents_chain(FakeListChatModel(responses=["x"]), PROMPT)
     with pytest.raises(InputError, match="got both"):
         create_rapid_documents_chain(chat, PROMPT, docstore=InMemoryStore(), document_loader=str)
+    twice = ChatPromptTemplate.from_messages([("human", "{context} {context} {input}")])
+    with pytest.raises(InputError, match="must have 'context' once.*2 times"):
+        create_rapid_documents_chain(chat, twice, document_loader=DOCUMENTS.get).invoke(
+            {"context": chunks()[:1], "input": "q"}
+        )
     with pytest.raises(InputError, match="list of Document"):
         create_rapid_documents_chain(chat, PROMPT).invoke({"context": "text", "input": "q"})
     with pytest.raises(OptionError, match="on_retrieval_error"):
@@ -342,5 +384,8 @@ def test_what_is_no_context_is_refused():
     ]:
         with pytest.raises(InputError, match=what):
             wrong()
+    for k in (0, "3", -1):
+        with pytest.raises(OptionError, match="k must be a whole number"):
+            from_vector_store(chroma(), k=k)
     with pytest.raises(OptionError, match="on_retrieval_error"):
         from_retriever(Empty(), on_retrieval_error="ignore")

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
+from datetime import datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
 from langchain.agents import create_agent
+from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 from langchain_helpers import obedient_engine
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field, HttpUrl, SecretStr
 from typing_extensions import TypedDict
 
 from rapid_core import OptionError
 from rapid_core.testing import ScriptedEngine, ToolCall
 from rapid_integrations.langchain import ChatRapid
+from rapid_integrations.langchain.structured import schema_of
 
 RANDOM = {"temperature": 1.0, "max_tokens": 140}
 
@@ -104,6 +109,66 @@ def test_the_answer_is_an_object_of_the_schema_every_time(schema, method, chat):
         else:
             names = schema["required"] if schema is SCHEMA else ["setup", "punchline"]
             assert isinstance(answer, dict) and list(answer) == names
+
+
+ONE = {"type": "object", "properties": {"k": {"const": 1}}, "required": ["k"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits"),
+    [
+        ({"type": "array", "items": {"type": "integer"}, "maxItems": 3}, lambda made: isinstance(made, list)),
+        ({"enum": ["a", "b"]}, lambda made: made in ("a", "b")),
+        ({"anyOf": [ONE]}, lambda made: made == {"k": 1}),
+        ({"$ref": "#/$defs/B", "$defs": {"B": {"const": 3}}}, lambda made: made == 3),
+        ({"name": "s", "schema": ONE}, lambda made: made == {"k": 1}),
+    ],
+)
+def test_any_json_schema_is_enforced_as_it_stands(schema, fits, chat):
+    assert all(fits(chat.with_structured_output(schema).invoke("?", seed=seed)) for seed in range(3))
+
+
+class Strict(BaseModel):
+    """What Pydantic reads more strictly than JSON Schema."""
+
+    at: time
+    when: datetime
+    lasts: timedelta
+    where: HttpUrl
+    costs: float
+    price: Decimal
+
+
+def test_pydantics_own_types_are_valid_every_time(chat):
+    bound = chat.with_structured_output(Strict)
+    for seed in range(6):
+        made = bound.invoke("?", seed=seed, max_tokens=220)
+        assert isinstance(made, Strict) and math.isfinite(made.costs)
+
+
+def test_a_typed_dict_may_leave_fields_out():
+    class Half(TypedDict, total=False):
+        """Half of it."""
+
+        a: int
+        b: int
+
+    assert schema_of(Half)["required"] == []
+
+
+def test_stop_does_not_cut_what_must_have_a_form(chat):
+    stopping = chat.model_copy(update={"stop": ["e", "\n"]})
+    assert isinstance(stopping.with_structured_output(Person).invoke("Who?", seed=1), Person)
+    assert stopping.bind_tools([send], tool_choice="any").invoke("Hello!", seed=1).tool_calls
+    with pytest.raises(OptionError, match="cannot be cut by stop"):
+        chat.with_structured_output(Person).invoke("Who?", stop=["e"])
+
+
+def test_an_answer_that_was_cut_is_no_object():
+    cut = ChatRapid(engine=ScriptedEngine(['{"setup": "a", "pun']))
+    for schema in (Joke, Person):
+        with pytest.raises(OutputParserException, match="no JSON"):
+            cut.with_structured_output(schema).invoke("q")
 
 
 def test_structured_answers_stream_and_the_last_piece_is_whole(chat):

@@ -8,6 +8,7 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel, LanguageModelLike
 from langchain_core.output_parsers import BaseOutputParser, StrOutputParser
+from langchain_core.prompt_values import PromptValue
 from langchain_core.prompts import BasePromptTemplate, PromptTemplate, format_document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
@@ -91,7 +92,16 @@ def create_rapid_documents_chain(
         place = PLACE if resolved.context is not None else ""
         placed = RunnablePassthrough.assign(**{document_variable_name: lambda _: place})
         bound: Runnable[Any, Any] = llm.bind(rapid_context=RapidContext.of(resolved))
-        return placed | prompt | bound | (output_parser or StrOutputParser())
+        return placed | prompt | RunnableLambda(once) | bound | (output_parser or StrOutputParser())
+
+    def once(value: PromptValue) -> PromptValue:
+        times = value.to_string().count(PLACE)
+        if times > 1:
+            raise InputError(
+                f"the prompt must have {document_variable_name!r} once, for the documents are whole, and it stands "
+                f"there {times} times"
+            )
+        return value
 
     def run(inputs: dict[str, Any]) -> Runnable[Any, Any]:
         return answer(search(inputs).run([], on_error))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import warnings
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
+from dataclasses import fields
 from typing import Any, Literal, Self, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -19,18 +21,30 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, SkipValidation, model_validator
 
-from rapid_core import Delta, Message, OptionError, PromptTooLongError, Retrieval, Speculation, ToolCall
+from rapid_core import (
+    Delta,
+    EngineStateError,
+    LongHistory,
+    Message,
+    OptionError,
+    PromptTooLongError,
+    Retrieval,
+    Speculation,
+    Tool,
+    ToolCall,
+)
 from rapid_integrations.contexts import RapidWarning
 from rapid_integrations.langchain.deadline import Deadline
-from rapid_integrations.langchain.engines import LoadOptions, engine_for
+from rapid_integrations.langchain.engines import LoadOptions, engine_for, token_of
 from rapid_integrations.langchain.messages import PROVIDER, to_chunk, to_message, to_messages
-from rapid_integrations.langchain.options import SAMPLING_WORDS, Call, read_call, read_choice, read_options
+from rapid_integrations.langchain.options import SAMPLING_WORDS, Call, read_call, read_choice, read_options, read_tool
 from rapid_integrations.langchain.profile import LazyProfile
 from rapid_integrations.langchain.retrieval import OnRetrievalError, Resolved, check_on_retrieval_error
 from rapid_integrations.langchain.structured import (
     METHODS,
     answer_parser,
     call_parser,
+    name_of,
     response_format,
     schema_of,
     tell_schema,
@@ -39,6 +53,10 @@ from rapid_integrations.langchain.structured import (
 
 # A whole answer fits; one that does not ends with finish_reason "length".
 DEFAULT_MAX_TOKENS = 1024
+
+
+# What is asked of `RapidEngine.load`, and cannot be asked of an engine that is there.
+_LOADING = frozenset({each.name for each in fields(LoadOptions)})
 
 
 class RapidContextOverflowError(PromptTooLongError, ContextOverflowError):
@@ -111,6 +129,11 @@ class ChatRapid(BaseChatModel):
             raise OptionError(
                 "ChatRapid needs target= (or model=), engine=, or the environment's RAPID_TARGET, got none"
             )
+        beside = sorted(_LOADING & self.model_fields_set) if self.engine is not None else []
+        if beside:
+            raise OptionError(
+                f"an engine is already loaded, and {', '.join(beside)} cannot change it; leave out either"
+            )
         check_on_retrieval_error(self.on_retrieval_error)
         # What breaks a rule is found here, and not by the first call.
         read_call(self._defaults(), None, {})
@@ -138,6 +161,8 @@ class ChatRapid(BaseChatModel):
         return {
             "target": target,
             "drafter": drafter,
+            # Two engines may be called alike.
+            "engine": None if self.engine is None else token_of(self.engine),
             "device": self.device,
             "dtype": self.dtype,
             "drafter_dtype": self.drafter_dtype,
@@ -155,6 +180,8 @@ class ChatRapid(BaseChatModel):
 
     def get_token_ids(self, text: str) -> list[int]:
         """The target's token ids of a text; loads the models where they are not yet loaded."""
+        if self.custom_get_token_ids is not None:
+            return self.custom_get_token_ids(text)
         return list(self._engine(None).token_ids(text))
 
     def get_num_tokens(self, text: str) -> int:
@@ -182,7 +209,7 @@ class ChatRapid(BaseChatModel):
         tool_choice: "auto", "none", "any" or a tool's name. What has to be called is enforced, with
         arguments that fit the tool's schema; parallel_tool_calls=True then allows several calls.
         """
-        shown = [convert_to_openai_tool(tool) for tool in tools]
+        shown = [read_tool(tool).as_function() for tool in tools]
         if tool_choice is not None:
             kwargs["tool_choice"] = read_choice(tool_choice, [tool["function"]["name"] for tool in shown])
         return self.bind(tools=shown, **kwargs)
@@ -206,11 +233,9 @@ class ChatRapid(BaseChatModel):
             raise OptionError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
         trace = {"kwargs": {"method": method, "strict": strict}, "schema": schema}
         if method == "function_calling":
-            tool = convert_to_openai_tool(schema)
-            name = tool["function"]["name"]
-            if isinstance(schema, type):
-                tool["function"]["parameters"] = schema_of(schema)
-            llm = self.bind_tools([tool], tool_choice=name, ls_structured_output_format=trace, **kwargs)
+            name, made = name_of(schema), schema_of(schema)
+            tool = Tool(name, made.get("description") or "", {"type": "object", **made})
+            llm = self.bind_tools([tool.as_function()], tool_choice=name, ls_structured_output_format=trace, **kwargs)
             parser = call_parser(schema, name)
         else:
             form = response_format(schema, told=method == "json_schema")
@@ -296,7 +321,8 @@ class ChatRapid(BaseChatModel):
             "context": resolved.context,
             "sampling": call.sampling,
             "speculation": Speculation.off() if resolved.plain else call.speculation,
-            "fit": call.fit,
+            # A history is never cut, whatever happens to documents.
+            "fit": "error" if isinstance(resolved.context, LongHistory) else call.fit,
             "tools": call.tools,
             "progress": deadline.progress,
         }
@@ -312,7 +338,8 @@ class ChatRapid(BaseChatModel):
     def _defaults(self) -> dict[str, Any]:
         """What a call gets that asks for nothing else."""
         words = (*SAMPLING_WORDS, "stop", "speculation", "fit", "timeout")
-        return {word: getattr(self, word) for word in words}
+        defaults = {word: getattr(self, word) for word in words}
+        return {**defaults, "max_tokens": DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens}
 
     def _names(self) -> tuple[str, str]:
         if self.engine is not None:
@@ -328,15 +355,17 @@ class ChatRapid(BaseChatModel):
                     f"engine of {self.engine.names[0]!r}; got model={model!r}"
                 )
             return self.engine
+        # Another target than the drafter was chosen for drafts for itself, and so does one that is both.
+        paired = model in (None, self.target) and self.drafter not in (None, self.target)
+        retrieval = None if self.retrieval is None else read_options(Retrieval, self.retrieval)
         options = LoadOptions(
             model or self.target,
-            # Another target than the drafter was chosen for drafts for itself.
-            self.drafter if model in (None, self.target) else None,
+            self.drafter if paired else None,
             self.device,
-            self.drafter_device,
+            self.drafter_device if paired else None,
             self.dtype,
-            self.drafter_dtype,
-            read_options(Retrieval, self.retrieval) if self.retrieval is not None else None,
+            self.drafter_dtype if paired else None,
+            None if retrieval == Retrieval() else retrieval,
             self.trust_remote_code,
             self.cache_gib,
             self.compile,
@@ -346,16 +375,24 @@ class ChatRapid(BaseChatModel):
         return self._held[options]
 
     def _resolve_model_profile(self) -> ModelProfile | None:
-        return cast("ModelProfile", LazyProfile(lambda: int(self._engine(None).window)))
+        # The profile must not keep the chat model, nor that its weights, alive.
+        me = weakref.ref(self)
+
+        def window() -> int:
+            chat = me()
+            if chat is None:
+                raise EngineStateError("the chat model of this profile is gone; read the profile of one that is there")
+            return int(chat._engine(None).window)
+
+        return cast("ModelProfile", LazyProfile(window))
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         params = LangSmithParams(ls_provider=PROVIDER, ls_model_type="chat")
-        params["ls_model_name"] = kwargs.get("model") or self.model_name
-        params["ls_temperature"] = float(kwargs.get("temperature") or self.temperature or 0.0)
-        most = kwargs.get("max_tokens") or self.max_tokens
-        if most is not None:
-            params["ls_max_tokens"] = most
-        stops = stop or self.stop
+        chosen = {**self._defaults(), **{name: value for name, value in kwargs.items() if value is not None}}
+        params["ls_model_name"] = chosen.get("model") or self.model_name
+        params["ls_temperature"] = float(chosen["temperature"] or 0.0)
+        params["ls_max_tokens"] = chosen["max_tokens"]
+        stops = stop if stop is not None else chosen["stop"]
         if stops:
             params["ls_stop"] = [stops] if isinstance(stops, str) else list(stops)
         return params
@@ -365,6 +402,13 @@ class ChatRapid(BaseChatModel):
         return repr(
             sorted({**self._identifying_params, **kwargs, "asked_stop": stop}.items(), key=lambda item: item[0])
         )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:  # noqa: ARG002
+        """A copy that shares the engine, unless another one is given; its profile is its own."""
+        made = super().model_copy(update=update)
+        if isinstance(self.profile, LazyProfile) and "profile" not in (update or {}):
+            made.profile = made._resolve_model_profile()
+        return made
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """A copy that shares the engine: weights and threads are not copied."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from uuid import uuid4
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from rapid_core import Retrieval
 
@@ -33,6 +34,16 @@ _lock = threading.Lock()
 # Chat models are often made anew for every request or every temperature; weights are loaded once.
 # Nobody uses an engine any more: it goes.
 _loaded: WeakValueDictionary[LoadOptions, Any] = WeakValueDictionary()
+
+
+# What tells engines apart that were given, and not loaded by a name.
+_tokens: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+def token_of(engine: Any) -> str:
+    """The same for one engine, and for no other."""
+    with _lock:
+        return _tokens.setdefault(engine, uuid4().hex)
 
 
 def engine_for(options: LoadOptions) -> RapidEngine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,7 +74,16 @@ def text_of(message: BaseMessage) -> str:
                 f"a message may hold text only, and one of type {message.type!r} holds a block of type {kind!r}; "
                 "turn images, audio and files into text first"
             )
-    return "".join(texts)
+    return "".join(texts) if isinstance(message, AIMessage) else _paragraphs(texts)
+
+
+def _paragraphs(texts: Sequence[str]) -> str:
+    """Blocks of a message as one text; a document and a question in two blocks are two paragraphs."""
+    joined = ""
+    for text in texts:
+        apart = joined and text and not joined[-1].isspace() and not text[0].isspace()
+        joined += ("\n\n" if apart else "") + text
+    return joined
 
 
 def _to_message(message: BaseMessage) -> Message:
@@ -161,7 +171,13 @@ def statistics(stats: Stats, usage: Usage, notes: Sequence[str] = ()) -> dict[st
     """Our statistics as plain data; of retrieved passages only their places and scores."""
     plain = dataclasses.asdict(stats)
     plain["retrieved"] = [
-        {"start": chunk.start, "end": chunk.end, "score": chunk.score, "characters": len(chunk.text)}
+        {
+            "start": chunk.start,
+            "end": chunk.end,
+            # Chunks of the caller have none, and NaN is no JSON.
+            "score": None if math.isnan(chunk.score) else chunk.score,
+            "characters": len(chunk.text),
+        }
         for chunk in stats.retrieved
     ]
     plain["notes"] = [*stats.notes, *notes]

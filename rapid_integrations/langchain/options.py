@@ -68,8 +68,14 @@ def read_call(defaults: Mapping[str, Any], stop: Sequence[str] | None, asked: Ma
                 f"a call of ChatRapid has no option {name!r}{hint} It knows: {', '.join(CALL_WORDS)}"
             )
     chosen = {**defaults, **{name: value for name, value in asked.items() if value is not None}}
-    stops = stop if stop is not None else chosen.get("stop")
     constraint, schema = _constraint(chosen.get("response_format"))
+    asked_stop = stop if stop is not None else asked.get("stop")
+    if constraint is not None and asked_stop:
+        raise OptionError(
+            f"an answer that must have a form cannot be cut by stop, got stop={asked_stop!r}; leave one of the two out"
+        )
+    # The constructor's is for answers that are free.
+    stops = None if constraint is not None else asked_stop if asked_stop is not None else chosen.get("stop")
     sampling = Sampling(
         **{_SAMPLING.get(word, word): chosen[word] for word in SAMPLING_WORDS if chosen.get(word) is not None},
         stop=stops or (),
@@ -115,8 +121,13 @@ def _tools(chosen: Mapping[str, Any]) -> ToolUse:
 
 
 def read_tool(tool: Any) -> Tool:
-    """A tool of ours for whatever LangChain takes for one."""
-    function = convert_to_openai_tool(tool)["function"]
+    """A tool of ours for whatever LangChain takes for one; raises `OptionError` for what a provider would run."""
+    converted = convert_to_openai_tool(tool)
+    function = converted.get("function")
+    if not isinstance(function, Mapping):
+        raise OptionError(
+            f"a tool must be a function that the application runs, and a local model has none of its own, got {tool!r}"
+        )
     parameters = function.get("parameters") or {"type": "object", "properties": {}}
     return Tool(function["name"], function.get("description") or "", parameters)
 

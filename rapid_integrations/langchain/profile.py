@@ -28,6 +28,10 @@ class LazyProfile(dict[str, Any]):
         self[_WINDOW] = None
         self._ask = window
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A plain dict where it is copied or pickled: nothing that could be asked travels."""
+        return dict, (self.copy(),)
+
     def _fill(self) -> None:
         if super().__getitem__(_WINDOW) is None:
             self[_WINDOW] = self._ask()

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import uuid
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from rapid_integrations.contexts import Passage, RapidWarning, long_context
 from rapid_integrations.langchain.messages import text_of
 
 OnRetrievalError = Literal["raise", "plain"]
-DocumentLoader = Callable[[str], "str | Document | None"]
+DocumentLoader = Callable[[Any], "str | Document | None"]
 
 DEFAULT_ID_KEY = "source"
 DEFAULT_K = 10
@@ -36,7 +36,7 @@ class Resolved:
     """What the engine is given: a context or none, sentences for the statistics, and whether nobody shall draft."""
 
     context: LongContext | LongHistory | None
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
     plain: bool = False
 
 
@@ -64,13 +64,13 @@ class Hook:
         """Whether there is anybody to ask for whole documents."""
         return self.docstore is not None or self.loader is not None
 
-    def fetch(self, sources: Sequence[str]) -> list[Any]:
+    def fetch(self, sources: Sequence[Any]) -> list[Any]:
         """The documents of some ids, None for one that is missing."""
         if self.docstore is not None:
             return list(self.docstore.mget(list(sources)))
         return [self.loader(source) if self.loader is not None else None for source in sources]
 
-    async def afetch(self, sources: Sequence[str]) -> list[Any]:
+    async def afetch(self, sources: Sequence[Any]) -> list[Any]:
         """`fetch` for an event loop."""
         if self.docstore is not None and hasattr(self.docstore, "amget"):
             return list(await self.docstore.amget(list(sources)))
@@ -107,7 +107,7 @@ class Search:
             if chunks is None and self.hook.retriever is not None:
                 chunks = tuple(self.hook.retriever.invoke(self.query or last_question(messages)))
             sources = self._sources(chunks or ())
-            return self._made(chunks or (), sources, self.hook.fetch(sources))
+            return self._made(chunks or (), sources, self.hook.fetch(list(sources.values())))
         except Exception as error:
             if (self.on_error or on_error) == "raise":
                 raise
@@ -120,29 +120,31 @@ class Search:
             if chunks is None and self.hook.retriever is not None:
                 chunks = tuple(await self.hook.retriever.ainvoke(self.query or last_question(messages)))
             sources = self._sources(chunks or ())
-            return self._made(chunks or (), sources, await self.hook.afetch(sources))
+            return self._made(chunks or (), sources, await self.hook.afetch(list(sources.values())))
         except Exception as error:
             if (self.on_error or on_error) == "raise":
                 raise
             return self._without_drafter(error, chunks or ())
 
-    def _sources(self, chunks: Sequence[Document]) -> list[str]:
-        """The ids of the documents to fetch, in the order of their best chunk."""
+    def _sources(self, chunks: Sequence[Document]) -> dict[str, Any]:
+        """The ids of the documents to fetch, as text and as they are, in the order of their best chunk."""
         if self.whole:
-            return []
-        return list(dict.fromkeys(source for chunk in chunks if (source := self._source(chunk))))
+            return {}
+        named = {self._source(chunk): chunk.metadata.get(self.hook.id_key) for chunk in reversed(chunks)}
+        return {source: named[source] for chunk in chunks if (source := self._source(chunk))}
 
     def _source(self, chunk: Document) -> str:
         source = chunk.metadata.get(self.hook.id_key)
         # Some stores keep a missing value as text.
         return "" if source in (None, "", "None") else str(source)
 
-    def _made(self, chunks: Sequence[Document], sources: Sequence[str], fetched: Sequence[Any]) -> Resolved:
+    def _made(self, chunks: Sequence[Document], sources: Iterable[str], fetched: Sequence[Any]) -> Resolved:
         if self.whole:
             return self._of_known_documents(chunks)
         if not any(chunk.page_content.strip() for chunk in chunks):
             return Resolved(None, (NOTHING_FOUND,), plain=True)
-        pairs = list(zip(sources, fetched, strict=True))
+        # An empty document is as good as none.
+        pairs = [(source, value if _is_there(value) else None) for source, value in zip(sources, fetched, strict=True)]
         found = [(source, self._whole(value, source, chunks)) for source, value in pairs if value is not None]
         notes = self._notes(chunks, [source for source, value in pairs if value is None])
         passages = [Passage(chunk.page_content, self._source(chunk)) for chunk in chunks]
@@ -169,7 +171,7 @@ class Search:
             value = Document(text, metadata=first.metadata)
         if not isinstance(value, Document):
             raise InputError(f"a document must be text or a LangChain Document, got {type(value).__name__}")
-        return WholeDocument(self.written(value), source, self.heading)
+        return WholeDocument(self.written(value), " ".join(source.split()), self.heading)
 
     def _notes(self, chunks: Sequence[Document], missing: Sequence[str]) -> list[str]:
         """What the caller should know, as warnings and for the statistics."""
@@ -292,6 +294,7 @@ def from_vector_store(
     """`from_retriever` for a vector store: its `k` best chunks, whatever scores it gives them."""
     if not isinstance(store, VectorStore):
         raise InputError(f"from_vector_store needs a LangChain VectorStore, got {type(store).__name__}")
+    check_count("k", k)
     return from_retriever(
         store.as_retriever(search_kwargs={"k": k, **(search_kwargs or {})}),
         docstore=docstore,
@@ -353,10 +356,22 @@ def check_documents(docstore: Any, loader: object) -> None:
         raise InputError("documents come from docstore= or from document_loader=, got both")
 
 
+def check_count(name: str, value: object) -> None:
+    """Raise `OptionError` unless it is a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
 def check_on_retrieval_error(value: object) -> None:
     """Raise `OptionError` unless it is one of the two ways, or None for the chat model's own."""
     if value not in ("raise", "plain", None):
         raise OptionError(f"on_retrieval_error must be 'raise' or 'plain', got {value!r}")
+
+
+def _is_there(value: Any) -> bool:
+    if isinstance(value, Document):
+        return bool(value.page_content.strip())
+    return bool(value.strip()) if isinstance(value, str | bytes) else value is not None
 
 
 def to_document(value: str | Document) -> WholeDocument:
@@ -364,7 +379,8 @@ def to_document(value: str | Document) -> WholeDocument:
     if isinstance(value, str):
         return WholeDocument(value)
     if isinstance(value, Document):
-        return WholeDocument(value.page_content, str(value.metadata.get(DEFAULT_ID_KEY) or value.id or ""))
+        name = str(value.metadata.get(DEFAULT_ID_KEY) or value.id or "")
+        return WholeDocument(value.page_content, " ".join(name.split()))
     raise InputError(f"a document must be text or a LangChain Document, got {type(value).__name__}")
 
 

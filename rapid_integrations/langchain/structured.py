@@ -3,39 +3,72 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from operator import itemgetter
 from typing import Any, cast
 
+from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import BaseOutputParser, JsonOutputParser, PydanticOutputParser
 from langchain_core.output_parsers.openai_tools import JsonOutputKeyToolsParser, PydanticToolsParser
+from langchain_core.outputs import Generation
 from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
-from langchain_core.utils.function_calling import convert_to_json_schema
+from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
 from rapid_core import Message
 
+# What Pydantic takes for the formats of its own types.
+PATTERNS = {
+    "time": r"^([01]\d|2[0-3]):[0-5]\d:[0-5]\d$",
+    "date-time": r"^(19|20)\d\d-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])T([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ$",
+    "duration": r"^P(\d{1,4}D|T\d{1,4}[HMS])$",
+    "uri": r"^https?://[a-z0-9]{1,30}(\.[a-z]{2,12}){1,3}(/[A-Za-z0-9_.-]{1,40}){0,6}$",
+}
 METHODS = ("json_schema", "function_calling", "json_mode")
 
 
 def schema_of(schema: Mapping[str, Any] | type) -> dict[str, Any]:
-    """The JSON schema of a Pydantic class (1 or 2), a TypedDict, a function or a schema."""
-    if isinstance(schema, type) and is_basemodel_subclass(schema):
+    """The JSON schema of a Pydantic class (1 or 2), a TypedDict, a function's description or a schema."""
+    if isinstance(schema, Mapping):
+        inner = schema.get("schema")
+        if isinstance(inner, Mapping):
+            return dict(inner)
+        described = {"parameters", "input_schema", "function"} & schema.keys()
+        return convert_to_json_schema(dict(schema)) if described else dict(schema)
+    if is_basemodel_subclass(schema):
         # LangChain's own conversion writes references out, which a recursive model never ends.
         known = cast("Any", schema)
         made = known.model_json_schema() if hasattr(known, "model_json_schema") else known.schema()
-        return cast("dict[str, Any]", _with_lists_for_sets(made))
-    return convert_to_json_schema(cast("Any", schema))
+        return cast("dict[str, Any]", _as_pydantic_reads(made))
+    made = convert_to_json_schema(cast("Any", schema))
+    if hasattr(schema, "__required_keys__"):
+        made["required"] = [name for name in made["properties"] if name in schema.__required_keys__]
+    return made
 
 
-def _with_lists_for_sets(schema: Any) -> Any:
-    """Pydantic asks for unique items of a set, and takes a list with equal ones all the same."""
+def name_of(schema: Mapping[str, Any] | type) -> str:
+    """What the function of a schema is called."""
+    if isinstance(schema, type):
+        return str(convert_to_openai_tool(schema)["function"]["name"])
+    return str(schema.get("name") or schema_of(schema).get("title") or "answer")
+
+
+def _as_pydantic_reads(schema: Any) -> Any:
+    """A schema of Pydantic's with what it demands beyond JSON Schema, and less what it does not.
+
+    It takes a list with equal items for a set. Of times, durations and addresses it refuses many
+    that their formats allow.
+    """
     if isinstance(schema, list):
-        return [_with_lists_for_sets(part) for part in schema]
+        return [_as_pydantic_reads(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    return {key: _with_lists_for_sets(part) for key, part in schema.items() if (key, part) != ("uniqueItems", True)}
+    made = {key: _as_pydantic_reads(part) for key, part in schema.items() if (key, part) != ("uniqueItems", True)}
+    if made.get("type") == "string" and "pattern" not in made and made.get("format") in PATTERNS:
+        made["pattern"] = PATTERNS[made.pop("format")]
+    return made
 
 
 def response_format(schema: Mapping[str, Any] | type, *, told: bool) -> dict[str, Any]:
@@ -48,8 +81,35 @@ def response_format(schema: Mapping[str, Any] | type, *, told: bool) -> dict[str
 def answer_parser(schema: Mapping[str, Any] | type) -> BaseOutputParser[Any]:
     """What turns the text of an answer into an object of `schema`."""
     if isinstance(schema, type) and is_basemodel_subclass(schema):
-        return PydanticOutputParser(pydantic_object=schema)
-    return JsonOutputParser()
+        return _StrictPydanticParser(pydantic_object=schema)
+    return _StrictJsonParser()
+
+
+def read_json(text: str) -> Any:
+    """The value of a text that is JSON and nothing else; raises `OutputParserException`.
+
+    A number beyond all floats is the largest of them.
+    """
+    try:
+        return json.loads(text, parse_float=_finite)
+    except ValueError as error:
+        raise OutputParserException(f"the answer is no JSON: {error}", llm_output=text) from error
+
+
+def _finite(text: str) -> float:
+    return max(min(float(text), sys.float_info.max), -sys.float_info.max)
+
+
+class _StrictJsonParser(JsonOutputParser):
+    """LangChain's mends JSON that was cut, which is right for a stream and wrong for its end."""
+
+    def parse_result(self, result: list[Generation], *, partial: bool = False) -> Any:
+        return super().parse_result(result, partial=True) if partial else read_json(result[0].text)
+
+
+class _StrictPydanticParser(PydanticOutputParser[Any]):
+    def parse_result(self, result: list[Generation], *, partial: bool = False) -> Any:
+        return super().parse_result(result, partial=True) if partial else self._parse_obj(read_json(result[0].text))
 
 
 def call_parser(schema: Mapping[str, Any] | type, name: str) -> BaseOutputParser[Any]:
