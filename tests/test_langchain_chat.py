@@ -473,7 +473,7 @@ def test_a_chat_model_is_written_and_read_again_without_its_secret(monkeypatch):
     assert written["kwargs"]["temperature"] == 0.5 and "a secret" not in json.dumps(written)
     monkeypatch.setenv("RAPID_API_KEY", "a secret")
     again = load(written, allowed_objects=[ChatRapid], valid_namespaces=["rapid_integrations"], secrets_from_env=True)
-    assert again.dict() == chat.dict() and (again.target, again.stop) == ("demo", ["x"])
+    assert again.asdict() == chat.asdict() and (again.target, again.stop) == ("demo", ["x"])
 
 
 def test_chat_models_of_one_name_share_their_weights_and_a_call_may_name_another_model(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import warnings
-import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
 from dataclasses import fields
@@ -23,7 +22,6 @@ from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, SkipValidation, 
 
 from rapid_core import (
     Delta,
-    EngineStateError,
     LongHistory,
     Message,
     OptionError,
@@ -355,10 +353,13 @@ class ChatRapid(BaseChatModel):
                     f"engine of {self.engine.names[0]!r}; got model={model!r}"
                 )
             return self.engine
+        return _hold(self._held, self._load_options(model))
+
+    def _load_options(self, model: str | None) -> LoadOptions:
         # Another target than the drafter was chosen for drafts for itself, and so does one that is both.
         paired = model in (None, self.target) and self.drafter not in (None, self.target)
         retrieval = None if self.retrieval is None else read_options(Retrieval, self.retrieval)
-        options = LoadOptions(
+        return LoadOptions(
             model or self.target,
             self.drafter if paired else None,
             self.device,
@@ -370,19 +371,15 @@ class ChatRapid(BaseChatModel):
             self.cache_gib,
             self.compile,
         )
-        if options not in self._held:
-            self._held[options] = engine_for(options)
-        return self._held[options]
 
     def _resolve_model_profile(self) -> ModelProfile | None:
-        # The profile must not keep the chat model, nor that its weights, alive.
-        me = weakref.ref(self)
+        # What it asks must not keep the chat model, and with it the weights, in a circle.
+        engine, options, held = self.engine, None, self._held
+        if engine is None:
+            options = self._load_options(None)
 
         def window() -> int:
-            chat = me()
-            if chat is None:
-                raise EngineStateError("the chat model of this profile is gone; read the profile of one that is there")
-            return int(chat._engine(None).window)
+            return int((engine if options is None else _hold(held, options)).window)
 
         return cast("ModelProfile", LazyProfile(window))
 
@@ -429,6 +426,13 @@ class ChatRapid(BaseChatModel):
     def __setstate__(self, state: dict[Any, Any]) -> None:
         super().__setstate__(state)
         self.profile = self._resolve_model_profile()
+
+
+def _hold(held: dict[LoadOptions, Any], options: LoadOptions) -> Any:
+    """The engine of these options, held as long as the chat model is there."""
+    if options not in held:
+        held[options] = engine_for(options)
+    return held[options]
 
 
 def _add_up(items: Sequence[tuple[ChatGenerationChunk, Sequence[ToolCall]]]) -> ChatResult:
