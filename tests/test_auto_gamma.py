@@ -129,7 +129,7 @@ def test_a_stream_that_is_cancelled_while_the_drafter_reads_ends_as_cancelled(do
             return original(*arguments, **options)
 
         engine._drafter.prefill = prefill
-        request = Request.of("Who?", document, Sampling(max_new_tokens=9), Speculation.lossless(), "error", None)
+        request = Request.of("Who?", document, Sampling(max_new_tokens=9), Speculation.lossless(), "error", (), None)
         deltas = list(engine._serve(request, engine._turns.join, lambda: stop["now"]))
         assert deltas[-1].finish_reason == "cancelled"
         del engine._drafter.prefill

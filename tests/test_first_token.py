@@ -267,7 +267,7 @@ def test_a_cancelled_request_ends_both_sides(document, side_by_side, after):
         return asked[0] > after
 
     with make_engine(SlowEncoder()) as engine, tiny_engine() as fresh:
-        request = Request.of("Who?", document, None, None, "error", None)
+        request = Request.of("Who?", document, None, None, "error", (), None)
         (delta,) = engine._answerer.answer(request, is_cancelled)
         assert delta.finish_reason == "cancelled"
         assert ask(engine, document, max_new_tokens=8).token_ids == ask(fresh, document, max_new_tokens=8).token_ids

@@ -15,12 +15,12 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 
 from rapid_core import InputError
 from rapid_integrations.langchain.chat_model import ChatRapid
-from rapid_integrations.langchain.retrieval import (
+from rapid_integrations.langchain.retrieval import RapidContext
+from rapid_integrations.langchain.search import (
     DEFAULT_ID_KEY,
     DocumentLoader,
     Hook,
     OnRetrievalError,
-    RapidContext,
     Resolved,
     Search,
     check_documents,

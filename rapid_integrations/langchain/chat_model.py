@@ -1,4 +1,8 @@
-"""`ChatRapid`: a LangChain chat model over a `RapidEngine`."""
+"""`ChatRapid`: a LangChain chat model over a `RapidEngine`.
+
+Longer than other files: its options are fields of one class, and what LangChain asks of a chat
+model are methods of it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ from rapid_integrations.langchain.engines import LoadOptions, engine_for, token_
 from rapid_integrations.langchain.messages import PROVIDER, to_chunk, to_message, to_messages
 from rapid_integrations.langchain.options import SAMPLING_WORDS, Call, read_call, read_choice, read_options, read_tool
 from rapid_integrations.langchain.profile import LazyProfile
-from rapid_integrations.langchain.retrieval import OnRetrievalError, Resolved, check_on_retrieval_error
+from rapid_integrations.langchain.search import OnRetrievalError, Resolved, check_on_retrieval_error
 from rapid_integrations.langchain.structured import (
     METHODS,
     answer_parser,
