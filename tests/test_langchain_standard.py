@@ -89,18 +89,6 @@ class TestChatRapidDemo(_Suite):
     def model_override_value(self):
         return "demo"
 
-    @pytest.mark.xfail(reason="135M parameters do not find the argument", strict=False)
-    def test_tool_calling(self, model):
-        super().test_tool_calling(model)
-
-    @pytest.mark.xfail(reason="135M parameters do not find the argument", strict=False)
-    async def test_tool_calling_async(self, model):
-        await super().test_tool_calling_async(model)
-
-    @pytest.mark.xfail(reason="135M parameters do not call a tool of their own accord", strict=False)
+    @pytest.mark.xfail(reason="135M parameters do not call a tool of their own accord", strict=True)
     def test_agent_loop(self, model):
         super().test_agent_loop(model)
-
-    @pytest.mark.xfail(reason="135M parameters do not repeat Chinese", strict=False)
-    def test_unicode_tool_call_integration(self, model):
-        super().test_unicode_tool_call_integration(model)
