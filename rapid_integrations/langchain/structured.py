@@ -16,6 +16,8 @@ from langchain_core.outputs import Generation
 from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import core_schema
 
 from rapid_core import Message
 
@@ -40,12 +42,23 @@ def schema_of(schema: Mapping[str, Any] | type) -> dict[str, Any]:
     if is_basemodel_subclass(schema):
         # LangChain's own conversion writes references out, which a recursive model never ends.
         known = cast("Any", schema)
-        made = known.model_json_schema() if hasattr(known, "model_json_schema") else known.schema()
+        if hasattr(known, "model_json_schema"):
+            made = known.model_json_schema(schema_generator=_NumbersForDecimals)
+        else:
+            made = known.schema()
         return cast("dict[str, Any]", _as_pydantic_reads(made))
     made = convert_to_json_schema(cast("Any", schema))
     if hasattr(schema, "__required_keys__"):
         made["required"] = [name for name in made["properties"] if name in schema.__required_keys__]
     return made
+
+
+class _NumbersForDecimals(GenerateJsonSchema):
+    """Pydantic describes a Decimal as a number or any text, and takes only texts that are numbers."""
+
+    def decimal_schema(self, schema: core_schema.DecimalSchema) -> dict[str, Any]:
+        made = super().decimal_schema(schema)
+        return next((part for part in made.get("anyOf", ()) if part.get("type") == "number"), made)
 
 
 def name_of(schema: Mapping[str, Any] | type) -> str:
