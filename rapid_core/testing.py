@@ -6,13 +6,9 @@ None of them needs a network or a model file. The project's own tests use them t
 from __future__ import annotations
 
 import re
-import threading
-import time
 import zlib
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, replace
-from os import PathLike
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,30 +18,13 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from rapid_core.background import iterate_in_thread
 from rapid_core.byte_tokenizer import tiny_tokenizer as tiny_tokenizer  # noqa: PLC0414 - a public double too
-from rapid_core.config import Fit, Retrieval, Sampling, Speculation, check_fit
-from rapid_core.context import Context, read_context, read_messages
-from rapid_core.datatypes import (
-    Delta,
-    FinishReason,
-    LongContext,
-    LongHistory,
-    Message,
-    Result,
-    Stats,
-    TokenEvent,
-    ToolCall,
-    Usage,
-)
+from rapid_core.config import Retrieval
 from rapid_core.engine import RapidEngine
-from rapid_core.errors import EngineStateError, OptionError, PromptTooLongError, SavedDocumentError
 from rapid_core.loading import LoadedModel
 from rapid_core.retrieval.embedding import Vectors
-from rapid_core.several_documents import joined
-from rapid_core.tool_format import ToolFormat
-from rapid_core.tool_parsing import new_id, read_calls
-from rapid_core.tool_use import Tool, ToolUse
+from rapid_core.scripted import Asked as Asked  # noqa: PLC0414
+from rapid_core.scripted import ScriptedEngine as ScriptedEngine  # noqa: PLC0414
 
 # What each architecture needs beside the sizes that all of them share.
 _MOE = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
@@ -219,218 +198,3 @@ class FixedLogits(torch.nn.Module):
         past_key_values.update(states, states, 0)
         rows = input_ids[0] if self.get_buffer("table").shape[0] > 1 else torch.zeros_like(input_ids[0])
         return SimpleNamespace(logits=self.get_buffer("table")[rows][None, -logits_to_keep:])
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One request that a scripted engine was asked."""
-
-    messages: tuple[Message, ...]
-    context: LongContext | LongHistory | None
-    sampling: Sampling
-    speculation: Speculation
-    tools: ToolUse
-
-
-Answer = str | ToolCall | Sequence[ToolCall]
-
-
-class ScriptedEngine:
-    """An engine that says what it is told, with the methods of `RapidEngine` that answer and without a model.
-
-    answers: given in turn, the last one again and again; a callable is asked with the request;
-    an exception is raised. An answer is text, in which tool calls in <tool_call> tags are found
-    where there are tools, or the calls themselves. `requests` keeps what was asked. Each word is
-    a token. delay_s: seconds a token. name: of the model.
-    """
-
-    def __init__(
-        self,
-        answers: Sequence[Answer | Exception] | Callable[[Asked], Answer],
-        *,
-        window: int = 8192,
-        delay_s: float = 0.0,
-        name: str = "scripted",
-    ) -> None:
-        if not callable(answers) and not answers:
-            raise OptionError("a scripted engine needs at least one answer, got none")
-        self._answers = answers
-        self.window = window
-        self.names = (name, name)
-        self._delay_s = delay_s
-        self.requests: list[Asked] = []
-        self._lock = threading.Lock()
-        self.closed = False
-
-    def count_tokens(self, prompt: str | Sequence[Message], *, tools: Sequence[Tool] | ToolUse = ()) -> int:  # noqa: ARG002
-        """Words of a text, or of all messages."""
-        return len(self.token_ids(prompt if isinstance(prompt, str) else _contents(prompt)))
-
-    def token_ids(self, text: str) -> tuple[int, ...]:
-        """A number for each word of `text`, the same for the same word."""
-        return tuple(zlib.crc32(word.encode()) for word in text.split())
-
-    def generate(
-        self,
-        prompt: str | Sequence[Message],
-        *,
-        context: Context | None = None,
-        sampling: Sampling | None = None,
-        speculation: Speculation | None = None,
-        fit: Fit = "error",
-        tools: Sequence[Tool] | ToolUse = (),
-        progress: Callable[[str, int, int], None] | None = None,
-    ) -> Result:
-        """The next answer, whole."""
-        return Result.of(
-            self.stream(
-                prompt,
-                context=context,
-                sampling=sampling,
-                speculation=speculation,
-                fit=fit,
-                tools=tools,
-                progress=progress,
-            )
-        )
-
-    def stream(
-        self,
-        prompt: str | Sequence[Message],
-        *,
-        context: Context | None = None,
-        sampling: Sampling | None = None,
-        speculation: Speculation | None = None,
-        fit: Fit = "error",
-        tools: Sequence[Tool] | ToolUse = (),
-        progress: Callable[[str, int, int], None] | None = None,
-    ) -> Generator[Delta]:
-        """The next answer, word by word."""
-        if self.closed:
-            raise EngineStateError("a closed engine cannot answer; make another one")
-        check_fit(fit)
-        messages = read_messages(prompt)
-        given = read_context(context, fit) if context is not None else None
-        asked = Asked(messages, given, sampling or Sampling(), speculation or Speculation(), ToolUse.of(tools))
-        prompt_tokens = self.count_tokens(messages)
-        if isinstance(given, LongContext):
-            prompt_tokens += self.count_tokens(given.text or joined(given.documents, given.separator))
-        if prompt_tokens >= self.window:
-            raise PromptTooLongError(
-                f"a prompt must be shorter than the window of {self.window:,} tokens, and this one has "
-                f"{prompt_tokens:,}; shorten it",
-                prompt_tokens=prompt_tokens,
-                window=self.window,
-            )
-        with self._lock:
-            self.requests.append(asked)
-            number = len(self.requests)
-        return self._say(asked, number, prompt_tokens, progress)
-
-    async def agenerate(
-        self,
-        prompt: str | Sequence[Message],
-        *,
-        context: Context | None = None,
-        sampling: Sampling | None = None,
-        speculation: Speculation | None = None,
-        fit: Fit = "error",
-        tools: Sequence[Tool] | ToolUse = (),
-        progress: Callable[[str, int, int], None] | None = None,
-    ) -> Result:
-        """`generate` for an event loop."""
-        stream = self.astream(
-            prompt,
-            context=context,
-            sampling=sampling,
-            speculation=speculation,
-            fit=fit,
-            tools=tools,
-            progress=progress,
-        )
-        return Result.of([delta async for delta in stream])
-
-    async def astream(
-        self,
-        prompt: str | Sequence[Message],
-        *,
-        context: Context | None = None,
-        sampling: Sampling | None = None,
-        speculation: Speculation | None = None,
-        fit: Fit = "error",
-        tools: Sequence[Tool] | ToolUse = (),
-        progress: Callable[[str, int, int], None] | None = None,
-    ) -> AsyncGenerator[Delta]:
-        """`stream` for an event loop."""
-        stream = self.stream(
-            prompt,
-            context=context,
-            sampling=sampling,
-            speculation=speculation,
-            fit=fit,
-            tools=tools,
-            progress=progress,
-        )
-        async with aclosing(iterate_in_thread(lambda _: stream)) as deltas:
-            async for delta in deltas:
-                yield delta
-
-    def warm_up(self) -> None:
-        """Nothing to load."""
-
-    def save_document(self, path: str | PathLike[str]) -> None:
-        """Write the text of the last request's document to `path`."""
-        document = self.requests[-1].context if self.requests else None
-        if not isinstance(document, LongContext):
-            raise EngineStateError("save_document saves the document of the last request, and there was none")
-        Path(path).write_bytes((joined(document.documents, document.separator) or document.text).encode())
-
-    def load_document(self, path: str | PathLike[str]) -> LongContext:
-        """The document that `save_document` wrote."""
-        if not Path(path).is_file():
-            raise SavedDocumentError(f"a saved document must be a file, and {str(path)!r} is none; check the path")
-        return LongContext(Path(path).read_bytes().decode())
-
-    def close(self) -> None:
-        """Note that it was closed; what is asked from now on is an error."""
-        self.closed = True
-
-    def __enter__(self) -> ScriptedEngine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _answer(self, asked: Asked, number: int) -> Answer:
-        if callable(self._answers):
-            return self._answers(asked)
-        answer = self._answers[min(number, len(self._answers)) - 1]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def _say(
-        self, asked: Asked, number: int, prompt_tokens: int, progress: Callable[[str, int, int], None] | None
-    ) -> Generator[Delta]:
-        if progress is not None:
-            progress("prefill", 0, 0)
-        answer = self._answer(asked, number)
-        calls: tuple[ToolCall, ...] = ()
-        if not isinstance(answer, str):
-            calls = (answer,) if isinstance(answer, ToolCall) else tuple(answer)
-            calls, answer = tuple(call if call.id else replace(call, id=new_id()) for call in calls), ""
-        elif asked.tools.shown:
-            answer, calls = read_calls(answer, ToolFormat())
-        ends = [at for stop in asked.sampling.stop_strings if (at := answer.find(stop)) >= 0]
-        # Every word with the white space before it, and what white space is left at the end.
-        words = re.findall(r"\s*\S+|\s+$", answer[: min(ends, default=len(answer))])
-        said = words[: asked.sampling.max_new_tokens]
-        for position, word in enumerate(said):
-            time.sleep(self._delay_s)
-            yield Delta(word, (TokenEvent(position, False, position),))
-        reason: FinishReason = "stop" if len(said) == len(words) else "length"
-        yield Delta("", (), reason, Usage(prompt_tokens, len(said)), Stats(rounds=len(said)), calls)
-
-
-def _contents(messages: Sequence[Message]) -> str:
-    return "\n".join(message.content for message in messages)

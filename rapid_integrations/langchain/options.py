@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -55,7 +55,7 @@ class Call:
     timeout: float | None
     model: str | None
     context: RapidContext | None
-    schema: Mapping[str, Any] | None = field(default=None)
+    schema: Mapping[str, Any] | None = None
 
 
 def read_call(defaults: Mapping[str, Any], stop: Sequence[str] | None, asked: Mapping[str, Any]) -> Call:

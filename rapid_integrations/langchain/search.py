@@ -125,10 +125,11 @@ class Search:
 
     def _sources(self, chunks: Sequence[Document]) -> dict[str, Any]:
         """The ids of the documents to fetch, as text and as they are, in the order of their best chunk."""
-        if self.whole:
-            return {}
-        named = {self._source(chunk): chunk.metadata.get(self.hook.id_key) for chunk in reversed(chunks)}
-        return {source: named[source] for chunk in chunks if (source := self._source(chunk))}
+        found: dict[str, Any] = {}
+        for chunk in () if self.whole else chunks:
+            if source := self._source(chunk):
+                found.setdefault(source, chunk.metadata.get(self.hook.id_key))
+        return found
 
     def _source(self, chunk: Document) -> str:
         source = chunk.metadata.get(self.hook.id_key)
