@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from rapid_core import Retrieval, Sampling, Speculation
 
 TINY = Retrieval(chunk_tokens=64, threshold=0.0, floor_tokens=128)
@@ -25,3 +27,20 @@ def count_forwards(engine):
 
     engine.target.model.register_forward_hook(count)
     return calls
+
+
+async def ticks_while(work):
+    """What `work` gives, and how often the event loop was free for another task meanwhile."""
+    ticks = 0
+
+    async def tick():
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0.01)
+
+    ticker = asyncio.create_task(tick())
+    try:
+        return await work, ticks
+    finally:
+        ticker.cancel()

@@ -12,6 +12,7 @@ import threading
 import time
 
 import pytest
+from helpers import ticks_while
 from langchain_core.caches import InMemoryCache
 from langchain_core.load import dumpd, load
 
@@ -111,28 +112,12 @@ def test_importing_the_package_imports_nothing_heavy():
 # Event loops and threads
 
 
-async def _ticks_while(work):
-    ticks = 0
-
-    async def tick():
-        nonlocal ticks
-        while True:
-            ticks += 1
-            await asyncio.sleep(0.01)
-
-    ticker = asyncio.create_task(tick())
-    try:
-        return await work, ticks
-    finally:
-        ticker.cancel()
-
-
 async def test_ten_calls_at_once_keep_the_loop_free_and_answer_as_one_by_one(engine, document):
     chat = ChatRapid(engine=engine, max_tokens=24).bind(rapid_context=document)
     questions = [f"Who lives in house {number}?" for number in range(10)]
     one_by_one = [chat.invoke(question).content for question in questions]
     started = time.monotonic()
-    answers, ticks = await _ticks_while(asyncio.gather(*(chat.ainvoke(question) for question in questions)))
+    answers, ticks = await ticks_while(asyncio.gather(*(chat.ainvoke(question) for question in questions)))
     assert [answer.content for answer in answers] == one_by_one
     # A loop that is blocked ticks once an answer; ten ticks a second leave room for a busy machine.
     assert ticks > max(10, 10 * (time.monotonic() - started))
@@ -142,7 +127,7 @@ async def test_ten_calls_at_once_keep_the_loop_free_and_answer_as_one_by_one(eng
 
 async def test_loading_keeps_the_loop_free(tmp_path):
     chat = ChatRapid(target=str(save_tiny_model(tmp_path / "m", seed=5)), max_tokens=2)
-    answer, ticks = await _ticks_while(chat.ainvoke("hi"))
+    answer, ticks = await ticks_while(chat.ainvoke("hi"))
     assert answer.usage_metadata["output_tokens"] == 2 and ticks > 2
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import importlib
 import inspect
 from pathlib import Path
 
 import pytest
 import torch
+from helpers import ticks_while
 
 import rapid_core
 import rapid_integrations
@@ -129,15 +129,5 @@ def test_the_scripted_engine_keeps_a_document_as_its_text(tmp_path):
 
 
 async def test_a_slow_scripted_engine_keeps_the_event_loop_free():
-    ticks = 0
-
-    async def tick():
-        nonlocal ticks
-        while True:
-            ticks += 1
-            await asyncio.sleep(0.01)
-
-    ticker = asyncio.create_task(tick())
-    await ScriptedEngine(["one two three"], delay_s=0.1).agenerate("Who?")
-    ticker.cancel()
+    _, ticks = await ticks_while(ScriptedEngine(["one two three"], delay_s=0.1).agenerate("Who?"))
     assert ticks > 10
