@@ -18,8 +18,8 @@ from langchain_helpers import obedient_engine
 from pydantic import BaseModel, Field, HttpUrl, SecretStr
 from typing_extensions import TypedDict
 
-from rapid_core import OptionError
-from rapid_core.testing import ScriptedEngine, ToolCall
+from rapid_core import OptionError, ToolCall
+from rapid_core.testing import ScriptedEngine
 from rapid_integrations.langchain import ChatRapid
 from rapid_integrations.langchain.structured import schema_of
 
