@@ -17,7 +17,7 @@ from rapid_core import InputError, LongHistory
 from rapid_integrations.contexts import RapidWarning
 from rapid_integrations.langchain.chat_model import ChatRapid
 from rapid_integrations.langchain.retrieval import RapidContext
-from rapid_integrations.langchain.search import OnRetrievalError, Resolved, check_count, check_on_retrieval_error
+from rapid_integrations.search import OnRetrievalError, Resolved, check_count, check_on_retrieval_error
 
 _ID_KEY = "rapid_passage"
 # A store that holds other texts too is asked for more, until enough of the history is among them.

@@ -15,21 +15,17 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 
 from rapid_core import InputError
 from rapid_integrations.langchain.chat_model import ChatRapid
-from rapid_integrations.langchain.retrieval import RapidContext
-from rapid_integrations.langchain.search import (
+from rapid_integrations.langchain.hooks import (
     DEFAULT_ID_KEY,
     DocumentLoader,
-    Hook,
-    OnRetrievalError,
-    Resolved,
-    Search,
+    LangChainHook,
     check_documents,
-    check_on_retrieval_error,
     make_hook,
 )
+from rapid_integrations.langchain.retrieval import RapidContext
+from rapid_integrations.messages import PLACE
+from rapid_integrations.search import OnRetrievalError, Resolved, Search, check_on_retrieval_error
 
-# Where the prompt template puts the document; the engine looks for it.
-PLACE = "\ue000the document stands here\ue001"
 _CONTENT_ONLY: BasePromptTemplate[str] = PromptTemplate.from_template("{page_content}")
 
 
@@ -67,12 +63,16 @@ def create_rapid_documents_chain(
             f"the prompt must have the variable {document_variable_name!r} for the documents, and it has "
             f"{', '.join(map(repr, prompt.input_variables)) or 'none'}; add it, or name another document_variable_name"
         )
-    if retriever is None:
-        hook = Hook(None, docstore, document_loader, id_key or DEFAULT_ID_KEY)
-    else:
-        hook = make_hook(retriever, docstore, document_loader, id_key)
-    written = document_prompt or _CONTENT_ONLY
+    template = document_prompt or _CONTENT_ONLY
 
+    def written(document: Document) -> str:
+        return format_document(document, template)
+
+    # What stands before a document is the document prompt's to say.
+    if retriever is None:
+        hook = LangChainHook(None, docstore, document_loader, id_key or DEFAULT_ID_KEY, written=written, heading=False)
+    else:
+        hook = make_hook(retriever, docstore, document_loader, id_key, written=written, heading=False)
     on_error = on_retrieval_error or _on_error_of(llm)
 
     def search(inputs: Mapping[str, Any]) -> Search:
@@ -82,9 +82,6 @@ def create_rapid_documents_chain(
             chunks=None if retriever is not None else _documents(inputs, document_variable_name),
             place=PLACE,
             separator=document_separator,
-            written=lambda document: format_document(document, written),
-            # What stands before a document is the document prompt's to say.
-            heading=False,
         )
 
     def answer(resolved: Resolved) -> Runnable[Any, Any]:

@@ -1,18 +1,10 @@
-"""`ChatRapid`: a LangChain chat model over a `RapidEngine`.
-
-Longer than other files: its options are fields of one class, and what LangChain asks of a chat
-model are methods of it.
-"""
+"""`ChatRapid`: a LangChain chat model over a `RapidEngine`."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing, contextmanager
-from dataclasses import fields
-from typing import Any, Literal, Self, cast
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from typing import Any, ClassVar, Literal, Self, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.exceptions import ContextOverflowError
@@ -22,126 +14,50 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, SkipValidation, model_validator
+from pydantic import SecretStr
 
-from rapid_core import (
-    Delta,
-    LongHistory,
-    Message,
-    OptionError,
-    PromptTooLongError,
-    Retrieval,
-    Speculation,
-    Tool,
-    ToolCall,
-)
-from rapid_integrations.contexts import RapidWarning
-from rapid_integrations.langchain.deadline import Deadline
-from rapid_integrations.langchain.engines import LoadOptions, engine_for, token_of
+from rapid_core import OptionError, PromptTooLongError, Tool
+from rapid_integrations.calls import Words, read_choice, read_function
 from rapid_integrations.langchain.messages import PROVIDER, to_chunk, to_message, to_messages
-from rapid_integrations.langchain.options import SAMPLING_WORDS, Call, read_call, read_choice, read_options, read_tool
 from rapid_integrations.langchain.profile import LazyProfile
-from rapid_integrations.langchain.search import OnRetrievalError, Resolved, check_on_retrieval_error
+from rapid_integrations.langchain.retrieval import RapidContext
 from rapid_integrations.langchain.structured import (
     METHODS,
     answer_parser,
     call_parser,
     name_of,
-    response_format,
     schema_of,
-    tell_schema,
     with_raw,
 )
-
-# A whole answer fits; one that does not ends with finish_reason "length".
-DEFAULT_MAX_TOKENS = 1024
-
-
-# What is asked of `RapidEngine.load`, and cannot be asked of an engine that is there.
-_LOADING = frozenset({each.name for each in fields(LoadOptions)})
+from rapid_integrations.model import Piece, RapidModel
+from rapid_integrations.schemas import response_format
 
 
 class RapidContextOverflowError(PromptTooLongError, ContextOverflowError):
     """A prompt that does not fit the target's window, as LangChain and as this package know it."""
 
 
-class ChatRapid(BaseChatModel):
+def _read_tool(tool: Any) -> Tool:
+    return read_function(convert_to_openai_tool(tool))
+
+
+class ChatRapid(RapidModel, BaseChatModel):
     """A chat model whose target reads the whole document and whose drafter reads what was retrieved.
 
-    target (also called model): a hub name, a folder, a `.gguf` file or "demo", or the environment's
-    RAPID_TARGET; drafter likewise, and RAPID_DRAFTER. Models are loaded when first needed, and
-    chat models that name the same ones share them. Or engine: a `RapidEngine` that is already there.
-    temperature 0 is greedy. max_tokens: of an answer. stop: holds unless a call gives one. timeout:
-    seconds from the start of the work, then TimeoutError. speculation, retrieval: options of ours,
-    or a mapping of them. fit: what to do with one document over the window. on_retrieval_error:
-    "plain" answers without a drafter where a retriever fails. max_retries and api_key are taken
-    for the sake of common code: a local model needs neither.
+    Its options are those of `RapidModel`. max_retries and api_key are taken for the sake of common
+    code: a local model needs neither.
     """
 
-    model_config = ConfigDict(populate_by_name=True, arbitrary_types_allowed=True, protected_namespaces=())
-
-    target: str = Field(default_factory=lambda: os.environ.get("RAPID_TARGET", ""), alias="model")
-    drafter: str | None = Field(default_factory=lambda: os.environ.get("RAPID_DRAFTER") or None)
-    engine: Any = Field(default=None, exclude=True, repr=False)
-    device: str = "auto"
-    drafter_device: str | None = None
-    dtype: str = "auto"
-    drafter_dtype: str | None = None
-    retrieval: SkipValidation[Retrieval | Mapping[str, Any] | None] = None
-    trust_remote_code: bool = False
-    cache_gib: float = 4.0
-    compile: bool | str = False
-
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    max_tokens: int | None = DEFAULT_MAX_TOKENS
-    seed: int | None = None
-    stop: list[str] | str | None = Field(default=None, alias="stop_sequences")
-    speculation: SkipValidation[Speculation | Mapping[str, Any] | None] = None
-    fit: Literal["error", "retrieve", "middle"] = "error"
-    timeout: float | None = None
-    on_retrieval_error: OnRetrievalError = "raise"
+    words: ClassVar[Words] = Words(
+        "ChatRapid",
+        _read_tool,
+        RapidContext,
+        frozenset({"stream", "stream_usage", "strict", "ls_structured_output_format"}),
+    )
 
     max_retries: int | None = None
     api_key: SecretStr | None = None
     streaming: bool = False
-
-    _held: dict[LoadOptions, Any] = PrivateAttr(default_factory=dict)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _warn_of_unknown_words(cls, values: Any) -> Any:
-        if isinstance(values, Mapping):
-            known = {*cls.model_fields, *(field.alias for field in cls.model_fields.values())}
-            unknown = sorted(name for name in values if name not in known)
-            if unknown:
-                warnings.warn(
-                    f"ChatRapid has no option {', '.join(unknown)}, and ignores it", RapidWarning, stacklevel=3
-                )
-        return values
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.engine is None and not self.target:
-            raise OptionError(
-                "ChatRapid needs target= (or model=), engine=, or the environment's RAPID_TARGET, got none"
-            )
-        beside = sorted(_LOADING & self.model_fields_set) if self.engine is not None else []
-        if beside:
-            raise OptionError(
-                f"an engine is already loaded, and {', '.join(beside)} cannot change it; leave out either"
-            )
-        check_on_retrieval_error(self.on_retrieval_error)
-        # What breaks a rule is found here, and not by the first call.
-        read_call(self._defaults(), None, {})
-        if self.retrieval is not None:
-            read_options(Retrieval, self.retrieval)
-        return self
 
     @property
     def _llm_type(self) -> str:
@@ -159,21 +75,7 @@ class ChatRapid(BaseChatModel):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        target, drafter = self._names()
-        return {
-            "target": target,
-            "drafter": drafter,
-            # Two engines may be called alike.
-            "engine": None if self.engine is None else token_of(self.engine),
-            "device": self.device,
-            "dtype": self.dtype,
-            "drafter_dtype": self.drafter_dtype,
-            "retrieval": repr(self.retrieval),
-            "speculation": repr(self.speculation),
-            "fit": self.fit,
-            "stop": self.stop,
-            **{word: getattr(self, word) for word in SAMPLING_WORDS},
-        }
+        return self._identity()
 
     @property
     def model_name(self) -> str:
@@ -184,7 +86,7 @@ class ChatRapid(BaseChatModel):
         """The target's token ids of a text; loads the models where they are not yet loaded."""
         if self.custom_get_token_ids is not None:
             return self.custom_get_token_ids(text)
-        return list(self._engine(None).token_ids(text))
+        return list(self._engine().token_ids(text))
 
     def get_num_tokens(self, text: str) -> int:
         """The target's tokens of a text."""
@@ -196,8 +98,8 @@ class ChatRapid(BaseChatModel):
         tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool] | None = None,
     ) -> int:
         """The target's tokens of messages and tools, with all that the chat template adds."""
-        call = read_call(self._defaults(), None, {"tools": [convert_to_openai_tool(tool) for tool in tools or ()]})
-        return int(self._engine(None).count_tokens(to_messages(messages), tools=call.tools))
+        call = self._call(None, {"tools": list(tools or ())})
+        return int(self._engine().count_tokens(to_messages(messages), tools=call.tools))
 
     def bind_tools(
         self,
@@ -211,7 +113,7 @@ class ChatRapid(BaseChatModel):
         tool_choice: "auto", "none", "any" or a tool's name. What has to be called is enforced, with
         arguments that fit the tool's schema; parallel_tool_calls=True then allows several calls.
         """
-        shown = [read_tool(tool).as_function() for tool in tools]
+        shown = [_read_tool(tool).as_function() for tool in tools]
         if tool_choice is not None:
             kwargs["tool_choice"] = read_choice(tool_choice, [tool["function"]["name"] for tool in shown])
         return self.bind(tools=shown, **kwargs)
@@ -240,7 +142,7 @@ class ChatRapid(BaseChatModel):
             llm = self.bind_tools([tool.as_function()], tool_choice=name, ls_structured_output_format=trace, **kwargs)
             parser = call_parser(schema, name)
         else:
-            form = response_format(schema, told=method == "json_schema")
+            form = response_format(schema_of(schema), told=method == "json_schema")
             llm = self.bind(response_format=form, ls_structured_output_format=trace, **kwargs)
             parser = answer_parser(schema)
         return with_raw(llm, parser) if include_raw else llm | parser
@@ -252,8 +154,9 @@ class ChatRapid(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,  # noqa: ARG002 - who streams reports the tokens
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        for chunk, _ in self._answer(messages, stop, kwargs):
-            yield chunk
+        with _overflow():
+            for piece in self._answer(to_messages(messages), self._call(stop, kwargs)):
+                yield to_chunk(piece)
 
     async def _astream(
         self,
@@ -262,9 +165,10 @@ class ChatRapid(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        async with aclosing(self._aanswer(messages, stop, kwargs)) as answer:
-            async for chunk, _ in answer:
-                yield chunk
+        with _overflow():
+            async with aclosing(self._aanswer(to_messages(messages), self._call(stop, kwargs))) as answer:
+                async for piece in answer:
+                    yield to_chunk(piece)
 
     def _generate(
         self,
@@ -273,7 +177,8 @@ class ChatRapid(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,  # noqa: ARG002
         **kwargs: Any,
     ) -> ChatResult:
-        return _add_up(list(self._answer(messages, stop, kwargs)))
+        with _overflow():
+            return _add_up(list(self._answer(to_messages(messages), self._call(stop, kwargs))))
 
     async def _agenerate(
         self,
@@ -282,99 +187,9 @@ class ChatRapid(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002
         **kwargs: Any,
     ) -> ChatResult:
-        async with aclosing(self._aanswer(messages, stop, kwargs)) as answer:
-            return _add_up([item async for item in answer])
-
-    def _answer(
-        self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]
-    ) -> Iterator[tuple[ChatGenerationChunk, Sequence[ToolCall]]]:
-        call = read_call(self._defaults(), stop, kwargs)
-        ours = self._messages(messages, call)
-        engine = self._engine(call.model)
-        resolved = Resolved(None) if call.context is None else call.context.resolve(messages, self.on_retrieval_error)
-        deadline = Deadline(call.timeout)
-        with _overflow(), closing(engine.stream(ours, **self._options(call, resolved, deadline))) as deltas:
-            for delta in deltas:
-                deadline.check(delta)
-                yield self._chunk(delta, engine, resolved)
-
-    async def _aanswer(
-        self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]
-    ) -> AsyncGenerator[tuple[ChatGenerationChunk, Sequence[ToolCall]]]:
-        call = read_call(self._defaults(), stop, kwargs)
-        ours = self._messages(messages, call)
-        engine = await asyncio.to_thread(self._engine, call.model)
-        resolved = Resolved(None)
-        if call.context is not None:
-            resolved = await call.context.aresolve(messages, self.on_retrieval_error)
-        deadline = Deadline(call.timeout)
         with _overflow():
-            async with aclosing(engine.astream(ours, **self._options(call, resolved, deadline))) as deltas:
-                async for delta in deltas:
-                    deadline.check(delta)
-                    yield self._chunk(delta, engine, resolved)
-
-    def _messages(self, messages: list[BaseMessage], call: Call) -> list[Message]:
-        ours = to_messages(messages)
-        return ours if call.schema is None else tell_schema(ours, call.schema)
-
-    def _options(self, call: Call, resolved: Resolved, deadline: Deadline) -> dict[str, Any]:
-        return {
-            "context": resolved.context,
-            "sampling": call.sampling,
-            "speculation": Speculation.off() if resolved.plain else call.speculation,
-            # A history is never cut, whatever happens to documents.
-            "fit": "error" if isinstance(resolved.context, LongHistory) else call.fit,
-            "tools": call.tools,
-            "progress": deadline.progress,
-        }
-
-    def _chunk(self, delta: Delta, engine: Any, resolved: Resolved) -> tuple[ChatGenerationChunk, Sequence[ToolCall]]:
-        if delta.stats is not None and delta.stats.left_out:
-            left = ", ".join(delta.stats.left_out)
-            warnings.warn(
-                f"the target's window does not hold all documents; left out: {left}", RapidWarning, stacklevel=2
-            )
-        return to_chunk(delta, engine.names[0], resolved.notes), delta.tool_calls
-
-    def _defaults(self) -> dict[str, Any]:
-        """What a call gets that asks for nothing else."""
-        words = (*SAMPLING_WORDS, "stop", "speculation", "fit", "timeout")
-        defaults = {word: getattr(self, word) for word in words}
-        return {**defaults, "max_tokens": DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens}
-
-    def _names(self) -> tuple[str, str]:
-        if self.engine is not None:
-            return cast("tuple[str, str]", tuple(self.engine.names))
-        return self.target, self.drafter or self.target
-
-    def _engine(self, model: str | None) -> Any:
-        """The engine that answers: the one that was given, or the one of these names, loaded now."""
-        if self.engine is not None:
-            if model not in (None, self.engine.names[0]):
-                raise OptionError(
-                    f"a call may name another model where the chat model loads by name, and this one was given an "
-                    f"engine of {self.engine.names[0]!r}; got model={model!r}"
-                )
-            return self.engine
-        return _hold(self._held, self._load_options(model))
-
-    def _load_options(self, model: str | None) -> LoadOptions:
-        # Another target than the drafter was chosen for drafts for itself, and so does one that is both.
-        paired = model in (None, self.target) and self.drafter not in (None, self.target)
-        retrieval = None if self.retrieval is None else read_options(Retrieval, self.retrieval)
-        return LoadOptions(
-            model or self.target,
-            self.drafter if paired else None,
-            self.device,
-            self.drafter_device if paired else None,
-            self.dtype,
-            self.drafter_dtype if paired else None,
-            None if retrieval == Retrieval() else retrieval,
-            self.trust_remote_code,
-            self.cache_gib,
-            self.compile,
-        )
+            async with aclosing(self._aanswer(to_messages(messages), self._call(stop, kwargs))) as answer:
+                return _add_up([piece async for piece in answer])
 
     def _resolve_model_profile(self) -> ModelProfile | None:
         # What it asks must not keep the chat model, and with it the weights, in a circle.
@@ -383,7 +198,7 @@ class ChatRapid(BaseChatModel):
             options = self._load_options(None)
 
         def window() -> int:
-            return int((engine if options is None else _hold(held, options)).window)
+            return int((engine if options is None else held.engine(options)).window)
 
         return cast("ModelProfile", LazyProfile(window))
 
@@ -404,25 +219,15 @@ class ChatRapid(BaseChatModel):
             sorted({**self._identifying_params, **kwargs, "asked_stop": stop}.items(), key=lambda item: item[0])
         )
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:  # noqa: ARG002
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy that shares the engine, unless another one is given; its profile is its own."""
-        made = super().model_copy(update=update)
+        made = super().model_copy(update=update, deep=deep)
         if isinstance(self.profile, LazyProfile) and "profile" not in (update or {}):
             made.profile = made._resolve_model_profile()
         return made
 
-    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """A copy that shares the engine: weights and threads are not copied."""
-        return self.model_copy()
-
     def __getstate__(self) -> dict[Any, Any]:
-        if self.engine is not None:
-            raise TypeError(
-                "a ChatRapid that was given an engine cannot be pickled: weights and threads do not travel; make it "
-                "with target= and drafter= instead"
-            )
         state = super().__getstate__()
-        state["__pydantic_private__"] = {**(state["__pydantic_private__"] or {}), "_held": {}}
         # It is filled in anew where it is read.
         state["__dict__"] = {name: value for name, value in state["__dict__"].items() if name != "profile"}
         return state
@@ -432,17 +237,9 @@ class ChatRapid(BaseChatModel):
         self.profile = self._resolve_model_profile()
 
 
-def _hold(held: dict[LoadOptions, Any], options: LoadOptions) -> Any:
-    """The engine of these options, held as long as the chat model is there."""
-    if options not in held:
-        held[options] = engine_for(options)
-    return held[options]
-
-
-def _add_up(items: Sequence[tuple[ChatGenerationChunk, Sequence[ToolCall]]]) -> ChatResult:
-    """A whole answer from its chunks; the calls are those of the last one."""
-    message = to_message([chunk for chunk, _ in items], items[-1][1])
-    return ChatResult(generations=[ChatGeneration(message=message)])
+def _add_up(pieces: Sequence[Piece]) -> ChatResult:
+    """A whole answer from its pieces; the calls are those of the last one."""
+    return ChatResult(generations=[ChatGeneration(message=to_message(pieces))])
 
 
 @contextmanager

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 from collections.abc import Sequence
-from typing import Any
 
 from langchain_core.messages import (
     AIMessage,
@@ -22,7 +19,10 @@ from langchain_core.messages.tool import invalid_tool_call, tool_call, tool_call
 from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.utils.json import parse_partial_json
 
-from rapid_core import Delta, InputError, Message, Stats, ToolCall, Usage
+from rapid_core import Delta, InputError, Message, ToolCall
+from rapid_integrations.messages import paragraphs
+from rapid_integrations.model import Piece
+from rapid_integrations.statistics import statistics
 
 PROVIDER = "rapid"
 
@@ -74,16 +74,7 @@ def text_of(message: BaseMessage) -> str:
                 f"a message may hold text only, and one of type {message.type!r} holds a block of type {kind!r}; "
                 "turn images, audio and files into text first"
             )
-    return "".join(texts) if isinstance(message, AIMessage) else _paragraphs(texts)
-
-
-def _paragraphs(texts: Sequence[str]) -> str:
-    """Blocks of a message as one text; a document and a question in two blocks are two paragraphs."""
-    joined = ""
-    for text in texts:
-        apart = joined and text and not joined[-1].isspace() and not text[0].isspace()
-        joined += ("\n\n" if apart else "") + text
-    return joined
+    return "".join(texts) if isinstance(message, AIMessage) else paragraphs(texts)
 
 
 def _to_message(message: BaseMessage) -> Message:
@@ -117,11 +108,12 @@ def _calls(message: AIMessage) -> tuple[ToolCall, ...]:
     return (*valid, *invalid)
 
 
-def to_chunk(delta: Delta, model_name: str, notes: Sequence[str] = ()) -> ChatGenerationChunk:
-    """A delta as LangChain streams it; the last one carries usage, metadata and calls.
+def to_chunk(piece: Piece) -> ChatGenerationChunk:
+    """A piece of the answer as LangChain streams it; the last one carries usage, metadata and calls.
 
     Chunks are merged by adding, so that nothing but the last one may have metadata.
     """
+    delta = piece.delta
     if delta.finish_reason is None or delta.usage is None or delta.stats is None:
         return ChatGenerationChunk(message=AIMessageChunk(content=delta.text))
     usage = delta.usage
@@ -140,20 +132,20 @@ def to_chunk(delta: Delta, model_name: str, notes: Sequence[str] = ()) -> ChatGe
         },
         response_metadata={
             "finish_reason": "tool_calls" if _called(delta) else delta.finish_reason,
-            "model_name": model_name,
+            "model_name": piece.model,
             "model_provider": PROVIDER,
-            "rapid": statistics(delta.stats, usage, notes),
+            "rapid": statistics(delta.stats, usage, piece.notes),
         },
     )
     return ChatGenerationChunk(message=message)
 
 
-def to_message(chunks: Sequence[ChatGenerationChunk], calls: Sequence[ToolCall]) -> AIMessage:
-    """A whole answer from its chunks; calls that cannot be used keep the reason."""
-    last = chunks[-1].message
+def to_message(pieces: Sequence[Piece]) -> AIMessage:
+    """A whole answer from its pieces; calls that cannot be used keep the reason."""
+    last, calls = to_chunk(pieces[-1]).message, pieces[-1].delta.tool_calls
     assert isinstance(last, AIMessageChunk)
     return AIMessage(
-        content="".join(str(chunk.message.content) for chunk in chunks),
+        content="".join(piece.delta.text for piece in pieces),
         tool_calls=[
             tool_call(name=call.name, args=json.loads(call.arguments), id=call.id) for call in calls if not call.error
         ],
@@ -165,24 +157,6 @@ def to_message(chunks: Sequence[ChatGenerationChunk], calls: Sequence[ToolCall])
         usage_metadata=last.usage_metadata,
         response_metadata=last.response_metadata,
     )
-
-
-def statistics(stats: Stats, usage: Usage, notes: Sequence[str] = ()) -> dict[str, Any]:
-    """Our statistics as plain data; of retrieved passages only their places and scores."""
-    plain = dataclasses.asdict(stats)
-    plain["retrieved"] = [
-        {
-            "start": chunk.start,
-            "end": chunk.end,
-            # Chunks of the caller have none, and NaN is no JSON.
-            "score": None if math.isnan(chunk.score) else chunk.score,
-            "characters": len(chunk.text),
-        }
-        for chunk in stats.retrieved
-    ]
-    plain["notes"] = [*stats.notes, *notes]
-    plain["left_out"] = list(stats.left_out)
-    return {**plain, "acceptance_rate": stats.acceptance_rate, "cached_tokens": usage.cached_tokens}
 
 
 def _called(delta: Delta) -> bool:

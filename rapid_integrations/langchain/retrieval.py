@@ -1,86 +1,38 @@
-"""The long context of a call: given whole, or found by the application's own retriever."""
+"""`RapidContext` for LangChain, and the functions that make one of a retriever or a store."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.documents import Document
-from langchain_core.messages import BaseMessage
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import VectorStore
 
-from rapid_core import Chunk, InputError, LongContext
-from rapid_integrations.langchain.search import (
-    DocumentLoader,
-    Hook,
-    OnRetrievalError,
-    Resolved,
-    Search,
-    check_count,
-    check_on_retrieval_error,
-    check_retriever,
-    make_hook,
-    to_document,
-)
+from rapid_core import Document as WholeDocument
+from rapid_core import InputError
+from rapid_integrations.langchain.hooks import DocumentLoader, LangChainHook, check_retriever, make_hook, to_document
+from rapid_integrations.rapid_context import BaseContext
+from rapid_integrations.search import OnRetrievalError, Search, check_count, check_on_retrieval_error
 
 DEFAULT_K = 10
 
 
-class RapidContext:
-    """The long context of one call, for `chat.bind(rapid_context=…)`.
+class RapidContext(BaseContext):
+    """The long context of one call, for `chat.bind(rapid_context=…)`; its texts may be LangChain's documents."""
 
-    text, or documents (best-ranked first): what the target reads. chunks: what the drafter reads
-    of it; without them passages are retrieved on the fly. query: what to search for, the last
-    human message unless given. retriever: finds the chunks at each call; without text and
-    documents see `from_retriever`. on_retrieval_error: the chat model's unless given. Its repr is
-    a hash, so that caches and traces hold no documents; the answers to a retriever's context are
-    cached by messages, also when its store changes.
-    """
+    @staticmethod
+    def _to_document(value: str | Document) -> WholeDocument:
+        return to_document(value)
 
-    def __init__(
-        self,
-        text: str = "",
-        *,
-        documents: Sequence[str | Document] = (),
-        chunks: Sequence[str | Document] | None = None,
-        query: str = "",
-        retriever: BaseRetriever | None = None,
-        on_retrieval_error: OnRetrievalError | None = None,
-    ) -> None:
-        """Raises `InputError` where there is nothing to read."""
-        check_on_retrieval_error(on_retrieval_error)
-        if not text and not documents:
-            raise InputError("a context needs text= or documents=, got none; see from_retriever, or leave it out")
-        if (text and documents) or (chunks is not None and retriever is not None):
-            raise InputError("a context takes text= or documents=, and chunks= or retriever=, got both")
-        whole = [to_document(document) for document in (documents or [text])]
-        if retriever is not None:
-            hook = Hook(check_retriever(retriever))
-            self._source: Resolved | Search = Search(hook, query=query, whole=tuple(whole), on_error=on_retrieval_error)
-            return
-        given = None if chunks is None else tuple(Chunk(_text(chunk)) for chunk in chunks)
-        self._source = Resolved(LongContext(documents=tuple(whole), chunks=given, query=query))
+    @staticmethod
+    def _to_text(chunk: str | Document) -> str:
+        if isinstance(chunk, (str, Document)):
+            return chunk if isinstance(chunk, str) else chunk.page_content
+        raise InputError(f"a chunk must be text or a LangChain Document, got {type(chunk).__name__}")
 
-    @classmethod
-    def of(cls, source: Resolved | Search) -> RapidContext:
-        """A context of something that is already known, or that has yet to be searched."""
-        made = cls.__new__(cls)
-        made._source = source
-        return made
-
-    def __repr__(self) -> str:
-        digest = hashlib.sha256(repr(self._source).encode("utf-8", "surrogatepass")).hexdigest()
-        return f"RapidContext({digest[:32]})"
-
-    def resolve(self, messages: Sequence[BaseMessage], on_error: OnRetrievalError) -> Resolved:
-        """What the engine is given; a retriever is asked now."""
-        return self._source if isinstance(self._source, Resolved) else self._source.run(messages, on_error)
-
-    async def aresolve(self, messages: Sequence[BaseMessage], on_error: OnRetrievalError) -> Resolved:
-        """`resolve` for an event loop."""
-        return self._source if isinstance(self._source, Resolved) else await self._source.arun(messages, on_error)
+    @staticmethod
+    def _to_hook(retriever: Any) -> LangChainHook:
+        return LangChainHook(check_retriever(retriever))
 
 
 def from_retriever(
@@ -130,9 +82,3 @@ def from_vector_store(
         query=query,
         on_retrieval_error=on_retrieval_error,
     )
-
-
-def _text(chunk: str | Document) -> str:
-    if isinstance(chunk, (str, Document)):
-        return chunk if isinstance(chunk, str) else chunk.page_content
-    raise InputError(f"a chunk must be text or a LangChain Document, got {type(chunk).__name__}")

@@ -30,11 +30,24 @@ class LoadOptions:
     compile: bool | str = False
 
 
+class Held(dict[LoadOptions, Any]):
+    """The engines that one chat model has asked for, which live as long as it does."""
+
+    def engine(self, options: LoadOptions) -> Any:
+        """The engine of these options, loaded unless somebody holds it."""
+        if options not in self:
+            self[options] = engine_for(options)
+        return self[options]
+
+    def __reduce__(self) -> tuple[type[Held], tuple[()]]:
+        """Empty where it is pickled: weights and threads do not travel, and are loaded anew."""
+        return Held, ()
+
+
 _lock = threading.Lock()
 # Chat models are often made anew for every request or every temperature; weights are loaded once.
 # Nobody uses an engine any more: it goes.
 _loaded: WeakValueDictionary[LoadOptions, Any] = WeakValueDictionary()
-
 
 # What tells engines apart that were given, and not loaded by a name.
 _tokens: WeakKeyDictionary[Any, str] = WeakKeyDictionary()

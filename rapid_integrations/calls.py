@@ -1,20 +1,18 @@
-"""What a call may ask for: words of the chat model's constructor and of `bind`, checked, as ours."""
+"""What a call may ask for: words of the chat model's constructor and of the call, checked, as ours."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from langchain_core.utils.function_calling import convert_to_openai_tool
-
 from rapid_core import Constraint, OptionError, Sampling, Speculation, Tool, ToolUse, UnknownOptionError
-from rapid_integrations.langchain.retrieval import RapidContext
+from rapid_integrations.rapid_context import BaseContext
 
 T = TypeVar("T")
 
-# LangChain's word and ours.
+# The frameworks' word and ours.
 _SAMPLING = {"max_tokens": "max_new_tokens"}
 SAMPLING_WORDS = (
     "temperature",
@@ -40,8 +38,21 @@ CALL_WORDS = (
     "response_format",
     "rapid_context",
 )
-# Words of LangChain itself that ask nothing of a local model.
-_OF_THE_FRAMEWORK = frozenset({"stream", "stream_usage", "strict", "ls_structured_output_format"})
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How a framework's calls are read.
+
+    owner: the class that is called, for errors. read_tool: a tool of ours for what the framework
+    takes for one. context: the framework's kind of context. ignored: words that the framework
+    itself adds, and that ask nothing of a local model.
+    """
+
+    owner: str
+    read_tool: Callable[[Any], Tool]
+    context: type[BaseContext]
+    ignored: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +65,18 @@ class Call:
     fit: Any
     timeout: float | None
     model: str | None
-    context: RapidContext | None
+    context: BaseContext | None
     schema: Mapping[str, Any] | None = None
 
 
-def read_call(defaults: Mapping[str, Any], stop: Sequence[str] | None, asked: Mapping[str, Any]) -> Call:
+def read_call(words: Words, defaults: Mapping[str, Any], stop: Sequence[str] | None, asked: Mapping[str, Any]) -> Call:
     """Options of the constructor, overruled by those of the call; raises `OptionError` for unknown words."""
     for name in asked:
-        if name not in CALL_WORDS and name not in _OF_THE_FRAMEWORK:
+        if name not in CALL_WORDS and name not in words.ignored:
             near = difflib.get_close_matches(name, CALL_WORDS, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise UnknownOptionError(
-                f"a call of ChatRapid has no option {name!r}{hint} It knows: {', '.join(CALL_WORDS)}"
+                f"a call of {words.owner} has no option {name!r}{hint} It knows: {', '.join(CALL_WORDS)}"
             )
     chosen = {**defaults, **{name: value for name, value in asked.items() if value is not None}}
     constraint, schema = _constraint(chosen.get("response_format"))
@@ -82,18 +93,14 @@ def read_call(defaults: Mapping[str, Any], stop: Sequence[str] | None, asked: Ma
         constraint=constraint,
     )
     context = chosen.get("rapid_context")
-    if isinstance(context, str):
-        context = RapidContext(context)
-    if context is not None and not isinstance(context, RapidContext):
-        raise OptionError(f"rapid_context must be text or a RapidContext, got {type(context).__name__}")
     return Call(
         sampling,
         read_options(Speculation, chosen.get("speculation")),
-        _tools(chosen),
+        _tools(words, chosen),
         chosen.get("fit") or "error",
         _timeout(chosen.get("timeout")),
         chosen.get("model"),
-        context,
+        None if context is None else words.context.read(context),
         schema,
     )
 
@@ -109,10 +116,10 @@ def read_options(kind: type[T], given: T | Mapping[str, Any] | None) -> T:
     raise OptionError(f"{kind.__name__.lower()} must be a {kind.__name__} or a mapping, got {type(given).__name__}")
 
 
-def _tools(chosen: Mapping[str, Any]) -> ToolUse:
+def _tools(words: Words, chosen: Mapping[str, Any]) -> ToolUse:
     tools: list[Tool] = []
     for given in chosen.get("tools") or ():
-        tool = read_tool(given)
+        tool = words.read_tool(given)
         # One that is bound twice is still one.
         if tool not in tools:
             tools.append(tool)
@@ -120,16 +127,16 @@ def _tools(chosen: Mapping[str, Any]) -> ToolUse:
     return ToolUse(tuple(tools), read_choice(chosen.get("tool_choice")), parallel)
 
 
-def read_tool(tool: Any) -> Tool:
-    """A tool of ours for whatever LangChain takes for one; raises `OptionError` for what a provider would run."""
-    converted = convert_to_openai_tool(tool)
-    function = converted.get("function")
-    if not isinstance(function, Mapping):
+def read_function(function: object) -> Tool:
+    """A tool of ours for OpenAI's description of one; raises `OptionError` for what a provider would run."""
+    inner = function.get("function") if isinstance(function, Mapping) else None
+    if not isinstance(inner, Mapping):
         raise OptionError(
-            f"a tool must be a function that the application runs, and a local model has none of its own, got {tool!r}"
+            "a tool must be a function that the application runs, and a local model has none of its own, got "
+            f"{function!r}"
         )
-    parameters = function.get("parameters") or {"type": "object", "properties": {}}
-    return Tool(function["name"], function.get("description") or "", parameters)
+    parameters = inner.get("parameters") or {"type": "object", "properties": {}}
+    return Tool(inner["name"], inner.get("description") or "", parameters)
 
 
 def read_choice(choice: object, names: Sequence[str] | None = None) -> str:
