@@ -1,11 +1,9 @@
-"""What the examples share: their command line, and the texts and embeddings of --demo."""
+"""What the examples share: their command line, and the texts and models of --demo."""
 
 import argparse
 from importlib.resources import files
 from pathlib import Path
 from pydoc_data.topics import topics
-
-from langchain_huggingface import HuggingFaceEmbeddings
 
 DEMO_TOPICS = ("with", "try", "for", "class", "context-managers", "exceptions", "assert", "del")
 
@@ -27,8 +25,3 @@ def options(description: str, question: str) -> argparse.Namespace:
     if not given.documents:
         given.documents = {name: topics[name] for name in DEMO_TOPICS}
     return given
-
-
-def embeddings(name: str) -> HuggingFaceEmbeddings:
-    """Any embeddings of LangChain do; these run locally."""
-    return HuggingFaceEmbeddings(model_name=name)

@@ -3,10 +3,11 @@
 python examples/langchain_agent.py --demo
 """
 
-from common import embeddings, options
+from common import options
 from langchain.agents import create_agent
 from langchain_chroma import Chroma
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_huggingface import HuggingFaceEmbeddings
 
 from rapid_integrations.langchain import ChatRapid, RapidHistoryMiddleware
 
@@ -19,7 +20,7 @@ def main() -> None:
         return given.documents.get(name, "There is no such page.")
 
     chat = ChatRapid(target=given.target, drafter=given.drafter, max_tokens=given.max_tokens)
-    store = Chroma("agent-history", embeddings(given.embeddings))
+    store = Chroma("agent-history", HuggingFaceEmbeddings(model_name=given.embeddings))
     middleware = RapidHistoryMiddleware(store, newest=2)
     agent = create_agent(chat, [read_page], system_prompt="You read pages.", middleware=[middleware])
 

@@ -5,11 +5,12 @@ python examples/langchain_other_stores.py --demo
 
 from collections.abc import Callable
 
-from common import embeddings, options
+from common import options
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from langchain_qdrant import QdrantVectorStore
 from langchain_text_splitters import RecursiveCharacterTextSplitter
+from langchain_huggingface import HuggingFaceEmbeddings
 
 from rapid_integrations.langchain import ChatRapid, from_vector_store
 
@@ -28,7 +29,7 @@ def main() -> None:
     sources = [{"source": name} for name in given.documents]
     chunks = splitter.create_documents(list(given.documents.values()), sources)
     texts, metadatas = [chunk.page_content for chunk in chunks], [chunk.metadata for chunk in chunks]
-    embed = embeddings(given.embeddings)
+    embed = HuggingFaceEmbeddings(model_name=given.embeddings)
 
     for name, make in STORES.items():
         store = make(texts, embed, metadatas)

@@ -3,11 +3,12 @@
 python examples/langchain_rag_chain.py --demo
 """
 
-from common import embeddings, options
+from common import options
 from langchain_chroma import Chroma
 from langchain_classic.chains import create_retrieval_chain
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_text_splitters import RecursiveCharacterTextSplitter
+from langchain_huggingface import HuggingFaceEmbeddings
 
 from rapid_integrations.langchain import ChatRapid, create_rapid_documents_chain
 
@@ -19,7 +20,7 @@ def main() -> None:
     splitter = RecursiveCharacterTextSplitter(chunk_size=800, chunk_overlap=80)
     sources = [{"source": name} for name in given.documents]
     chunks = splitter.create_documents(list(given.documents.values()), sources)
-    store = Chroma.from_documents(chunks, embeddings(given.embeddings), collection_name="rag-chain")
+    store = Chroma.from_documents(chunks, HuggingFaceEmbeddings(model_name=given.embeddings), collection_name="rag-chain")
     retriever = store.as_retriever(search_kwargs={"k": 6})
     prompt = ChatPromptTemplate.from_messages(
         [("system", "Answer by these documents:\n\n{context}"), ("human", "{input}")]

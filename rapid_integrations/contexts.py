@@ -18,10 +18,19 @@ class RapidWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A retrieved text and the id of the document that it comes from, where that is known."""
+    """A retrieved text and the id of the document that it comes from, where that is known.
+
+    heading: what the drafter reads before it, once for passages that follow each other.
+    """
 
     text: str
     source: str = ""
+    heading: str = ""
+
+    @property
+    def written(self) -> str:
+        """The text behind its heading."""
+        return f"{self.heading}{SEPARATOR}{self.text}" if self.heading else self.text
 
 
 def long_context(
@@ -39,19 +48,26 @@ def long_context(
     target reads all of them, and the drafter the best ones, a quarter of the text.
     """
     if not documents:
-        texts = list(dict.fromkeys(passage.text for passage in passages if passage.text.strip()))
+        texts = list(dict.fromkeys(passage.written for passage in passages if passage.text.strip()))
         return LongContext(separator.join(texts), _best(texts), query=query, place=place, separator=separator)
     ranked = sorted(documents, key=lambda document: _rank(passages, document[0]))
     chunks: list[Chunk] = []
     known = {source for source, _ in ranked}
     # The documents stand in the prompt in an order of their own; the drafter reads in the same one.
     for source, document in sorted(ranked, key=lambda document: (document[1].name, document[1].text)):
-        own = [passage.text for passage in passages if passage.source == source]
+        own = [passage for passage in passages if passage.source == source and passage.text.strip()]
         chunks.extend(_in_order(own, document.text, offsets=len(ranked) == 1))
-    chunks.extend(Chunk(passage.text) for passage in passages if passage.source not in known)
-    unique = {chunk.text: chunk for chunk in chunks if chunk.text.strip()}
+    # Passages without a document are read, too, behind what is there again for the next question.
+    loose = dict.fromkeys(
+        passage.written for passage in passages if passage.source not in known and passage.text.strip()
+    )
+    chunks.extend(map(Chunk, loose))
+    unique = {chunk.text: chunk for chunk in chunks}
     return LongContext(
-        documents=tuple(document for _, document in ranked),
+        documents=(
+            *(document for _, document in ranked),
+            *(Document(text, heading=False, position=1) for text in loose),
+        ),
         chunks=tuple(unique.values()),
         query=query,
         place=place,
@@ -77,21 +93,26 @@ def _rank(passages: Sequence[Passage], source: str) -> int:
     return next((rank for rank, passage in enumerate(passages) if passage.source == source), len(passages))
 
 
-def _in_order(texts: Iterable[str], document: str, *, offsets: bool) -> list[Chunk]:
+def _in_order(passages: Iterable[Passage], document: str, *, offsets: bool) -> list[Chunk]:
     """Passages as they follow each other in their document; those that it does not hold come last."""
-    spans: list[list[int]] = []
+    spans: list[tuple[int, int, str]] = []
     strange: list[Chunk] = []
-    for text in texts:
-        start = document.find(text)
+    for passage in passages:
+        start = document.find(passage.text)
         if start < 0:
-            strange.append(Chunk(text))
+            strange.append(Chunk(passage.written))
         else:
-            spans.append([start, start + len(text)])
-    merged: list[list[int]] = []
-    for start, end in sorted(spans):
+            spans.append((start, start + len(passage.text), passage.heading))
+    merged: list[tuple[int, int, str]] = []
+    for start, end, heading in sorted(spans):
         if merged and start <= merged[-1][1]:
-            merged[-1][1] = max(merged[-1][1], end)
+            first, last, said = merged[-1]
+            merged[-1] = first, max(last, end), said
         else:
-            merged.append([start, end])
-    found = [Chunk(document[start:end], start if offsets else -1, end if offsets else -1) for start, end in merged]
+            merged.append((start, end, heading))
+    found, said = [], ""
+    for start, end, heading in merged:
+        text = Passage(document[start:end], heading=heading if heading != said else "").written
+        found.append(Chunk(text, start if offsets else -1, end if offsets else -1))
+        said = heading
     return [*found, *strange]

@@ -127,6 +127,7 @@ class Search:
         if self.whole:
             return self._of_known_documents(passages)
         if not any(passage.text.strip() for passage in passages):
+            warnings.warn(NOTHING_FOUND, RapidWarning, stacklevel=2)
             return Resolved(None, (NOTHING_FOUND,), plain=True)
         found = [(source, document) for source, document in fetched.documents.items() if document is not None]
         notes = self._notes(passages, fetched)
@@ -159,6 +160,8 @@ class Search:
             notes.append(f"no document was found for {listed}; {self.hook.remedy}")
         if loose and self.hook.knows_documents:
             notes.append(f"{loose} of {len(passages)} chunks name no document {self.hook.naming}")
+        if empty := sum(not passage.text.strip() for passage in passages):
+            notes.append(f"{empty} of {len(passages)} chunks hold no text, and are left out")
         notes += fetched.notes
         for note in notes:
             warnings.warn(note, RapidWarning, stacklevel=2)
