@@ -45,7 +45,7 @@ def long_context(
     chunks: list[Chunk] = []
     known = {source for source, _ in ranked}
     # The documents stand in the prompt in an order of their own; the drafter reads in the same one.
-    for source, document in sorted(ranked, key=lambda document: (document[1].name, document[1].text)):
+    for source, document in sorted(ranked, key=lambda it: (it[1].position, it[1].name, it[1].text)):
         own = [passage.text for passage in passages if passage.source == source]
         chunks.extend(_in_order(own, document.text, offsets=len(ranked) == 1))
     chunks.extend(Chunk(passage.text) for passage in passages if passage.source not in known)
