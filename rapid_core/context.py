@@ -130,12 +130,15 @@ def _read_history(given: LongHistory, fit: Fit) -> LongHistory:
 
 def _read_documents(documents: object) -> tuple[Document, ...]:
     checked = []
-    for position, document in enumerate(_items("LongContext.documents", documents, "Document")):
-        what = f"document {position}"
+    for rank, document in enumerate(_items("LongContext.documents", documents, "Document")):
+        what = f"document {rank}"
         if not isinstance(document, Document) or not isinstance(document.text, str):
             raise InputError(f"{what} must be a Document of text, got {type(document).__name__}")
         if not isinstance(document.name, str) or document.name.splitlines() not in ([], [document.name]):
             raise InputError(f"{what}: its name must be one line of text, got {document.name!r}")
+        position: object = document.position
+        if not isinstance(position, int) or isinstance(position, bool):
+            raise InputError(f"{what}: its position must be a whole number, got {position!r}")
         _check_unicode(what, document.text)
         _check_unicode(f"the name of {what}", document.name)
         if not document.text.strip():

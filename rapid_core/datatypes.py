@@ -66,12 +66,15 @@ class Chunk:
 class Document:
     """One of several documents; without a `name` its first words name it.
 
-    heading: whether the name stands before it in the prompt.
+    heading: whether the name stands before it in the prompt. position: documents stand in the prompt
+    in the order of their positions, and of one position in that of names and texts; it says
+    nothing about which of them fit.
     """
 
     text: str
     name: str = ""
     heading: bool = True
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)

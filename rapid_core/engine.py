@@ -196,6 +196,11 @@ class RapidEngine:
         """What target and drafter were loaded by; the same name twice where one set of weights is both."""
         return self._names
 
+    @property
+    def tools_in_template(self) -> bool:
+        """Whether the target's chat template shows tools; where not, they are described in the system message."""
+        return self._prompter.tool_format.shows_tools
+
     def count_tokens(self, prompt: Prompt, *, tools: Sequence[Tool] | ToolUse = ()) -> int:
         """Tokens of a text for the target, or of messages with all that the chat template adds."""
         if isinstance(prompt, str):

@@ -54,7 +54,8 @@ class ScriptedEngine:
     answers: given in turn, the last one again and again; a callable is asked with the request;
     an exception is raised. An answer is text, in which tool calls in <tool_call> tags are found
     where there are tools, or the calls themselves. `requests` keeps what was asked. Each word is
-    a token. delay_s: seconds a token. name: of the model.
+    a token. delay_s: seconds a token. name: of the model. tools_in_template: what the property of
+    the real engine says.
     """
 
     def __init__(
@@ -64,12 +65,14 @@ class ScriptedEngine:
         window: int = 8192,
         delay_s: float = 0.0,
         name: str = "scripted",
+        tools_in_template: bool = True,
     ) -> None:
         if not callable(answers) and not answers:
             raise OptionError("a scripted engine needs at least one answer, got none")
         self._answers = answers
         self.window = window
         self.names = (name, name)
+        self.tools_in_template = tools_in_template
         self._delay_s = delay_s
         self.requests: list[Asked] = []
         self._lock = threading.Lock()

@@ -34,10 +34,10 @@ def whole_that_fit(
 def joined(documents: Iterable[Document], separator: str = SEPARATOR) -> str:
     """One text of all documents, each behind its heading.
 
-    Their order is that of names and texts: the next question ranks them in another way, and must
-    still find them in the cache.
+    Their order is that of positions, names and texts: the next question ranks them in another way,
+    and must still find them in the cache.
     """
-    ordered = sorted(documents, key=lambda document: (document.name, document.text))
+    ordered = sorted(documents, key=lambda document: (document.position, document.name, document.text))
     return separator.join(_with_name(document) for document in ordered)
 
 

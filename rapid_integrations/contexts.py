@@ -54,7 +54,7 @@ def long_context(
     chunks: list[Chunk] = []
     known = {source for source, _ in ranked}
     # The documents stand in the prompt in an order of their own; the drafter reads in the same one.
-    for source, document in sorted(ranked, key=lambda document: (document[1].name, document[1].text)):
+    for source, document in sorted(ranked, key=lambda it: (it[1].position, it[1].name, it[1].text)):
         own = [passage for passage in passages if passage.source == source and passage.text.strip()]
         chunks.extend(_in_order(own, document.text, offsets=len(ranked) == 1))
     # Passages without a document are read, too, behind what is there again for the next question.

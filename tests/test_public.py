@@ -66,8 +66,8 @@ def test_a_missing_package_names_the_pip_command():
 
 
 def test_the_scripted_engine_has_the_real_ones_methods():
-    public = {name for name in vars(RapidEngine) if not name.startswith("_")} - {"load", "names", "prompts", "window"}
-    assert public <= set(dir(ScriptedEngine))
+    public = {name for name in vars(RapidEngine) if not name.startswith("_")} - {"load", "prompts"}
+    assert public <= set(dir(ScriptedEngine(["one"])))
 
 
 def test_the_scripted_engine_says_what_it_is_told_and_notes_what_it_was_asked():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from helpers import TINY
 
@@ -63,6 +65,26 @@ def test_the_next_question_reuses_the_cache_and_the_index_although_ranks_changed
         result = engine.generate("And who in Oslo?", context=LongContext(documents=ALL[::-1]), sampling=SHORT)
     assert result.usage.cached_tokens > len(TEXT) and encoder.embedded == embedded > 0
     assert result.stats.context_tokens == len(TEXT) and result.stats.left_out == ()
+
+
+def test_a_position_goes_before_the_name_and_says_nothing_of_the_rank():
+    first, last = replace(SPAIN, position=-1), replace(NORWAY, position=1)
+    with tiny_engine(window=1024) as engine:
+        for ranking in ((last, PERU, first), (PERU, first, last)):
+            text = target_text(engine, LongContext(documents=ranking))
+            assert text.startswith(f"<|im_start|>user\n{joined([SPAIN])}\n\n{joined([PERU])}\n\n{NORWAY.text}\n\n")
+        late = replace(long_document("large", 900), position=-5)
+        result = engine.generate(QUESTION, context=LongContext(documents=(last, PERU, late)), sampling=SHORT)
+    assert result.stats.left_out == ("large",)
+
+
+def test_a_document_of_a_later_turn_comes_behind_those_that_the_cache_holds():
+    with tiny_engine() as engine:
+        before = engine.generate(QUESTION, context=LongContext(documents=(SPAIN, PERU)), sampling=SHORT)
+        documents = (replace(NORWAY, position=1), SPAIN, PERU)
+        result = engine.generate("And who in Oslo?", context=LongContext(documents=documents), sampling=SHORT)
+    read = len(f"<|im_start|>user\n{joined((SPAIN, PERU))}\n\n") - len("<|im_start|>") + 1
+    assert before.usage.prompt_tokens > result.usage.cached_tokens >= read
 
 
 def test_passages_are_retrieved_over_all_of_them():
@@ -176,6 +198,8 @@ def test_the_scripted_engine_takes_several_documents_and_saves_their_text(tmp_pa
         (LongContext(documents=(Document("text", "two\nlines"),)), "its name must be one line of text"),
         (LongContext(documents=(Document("text", None),)), "its name must be one line of text, got None"),
         (LongContext(documents=(Document("\ud800"),)), "document 0 must be valid Unicode"),
+        (LongContext(documents=(PERU, Document("text", position="1"))), "document 1: its position must be .* got '1'"),
+        (LongContext(documents=(Document("text", position=True),)), "must be a whole number, got True"),
     ],
 )
 def test_documents_that_cannot_be_used_are_an_error(context, reason):

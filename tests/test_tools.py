@@ -6,11 +6,23 @@ import json
 
 import pytest
 
-from rapid_core import Constraint, InputError, Message, OptionError, Sampling, TokenEvent, Tool, ToolCall, ToolUse
+from rapid_core import (
+    Constraint,
+    InputError,
+    Message,
+    OptionError,
+    RapidEngine,
+    Sampling,
+    TokenEvent,
+    Tool,
+    ToolCall,
+    ToolUse,
+)
 from rapid_core.constrained import Grammars
+from rapid_core.loading import LoadedModel
 from rapid_core.prompts import ChatPrompter
 from rapid_core.streaming import TextStream
-from rapid_core.testing import ScriptedEngine, tiny_engine, tiny_tokenizer
+from rapid_core.testing import ScriptedEngine, tiny_engine, tiny_model, tiny_tokenizer
 from rapid_core.tool_format import ToolFormat, template_id
 from rapid_core.tool_grammar import constraint_with_tools, function_schema
 from rapid_core.tool_parsing import ToolCallStream, read_calls
@@ -340,6 +352,16 @@ def test_messages_with_calls_are_checked():
         engine.generate([Message("assistant", "", [{"name": "add"}]), Message("user", "Q")])
     # A tool may have nothing to say.
     engine.generate([Message("user", "Q"), Message("assistant", "", (ToolCall("add"),)), Message("tool", "")])
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma3_text"])
+def test_an_engine_says_whether_its_template_shows_tools(architecture):
+    loaded = tiny_model(architecture)
+    for template, shows in ((TAGS, True), (LIST, True), (FIRST, True), (XML, False), (STRICT, False), (TEXT, False)):
+        with RapidEngine(LoadedModel(loaded.model, tiny_tokenizer(template), "tiny")) as engine:
+            assert engine.tools_in_template is shows
+    assert ScriptedEngine(["."]).tools_in_template is True
+    assert ScriptedEngine(["."], tools_in_template=False).tools_in_template is False
 
 
 def test_the_engine_shows_tools_and_hides_them():
