@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from rapid_core.config import Fit, Sampling, Speculation, check_fit
 from rapid_core.constrained import Grammars, Matcher
 from rapid_core.constraint import Constraint
-from rapid_core.context import Context, read_context, read_messages, split
+from rapid_core.context import Context, Task, read_context, read_messages
 from rapid_core.datatypes import Delta, LongContext, LongHistory, Message, PromptPair, Stats, Usage
 from rapid_core.decoder import Counts, Decoder
 from rapid_core.document_keeper import DocumentKeeper
 from rapid_core.drafting import RagDrafter, WaitingPrompt
 from rapid_core.errors import OptionError, PromptTooLongError
 from rapid_core.first_token import Prepared, Preparer
-from rapid_core.history import AnyTask, find_history
+from rapid_core.history import find_task
 from rapid_core.loading import LoadedModel
 from rapid_core.lookup import NgramIndex
 from rapid_core.pacing import MOST_LOOKED_UP, CostTable, Pacer
@@ -244,12 +244,9 @@ class Answerer:
             notes=tuple(notes),
         )
 
-    def _task(self, request: Request) -> AnyTask:
-        messages, context, count = request.messages, request.context, self._prompter.count_tokens
-        task: AnyTask | None = None
-        if not isinstance(context, LongContext):
-            task, context = find_history(messages, context, count), None
-        return replace(task or split(messages, context, count), tools=request.tools.shown)
+    def _task(self, request: Request) -> Task:
+        task = find_task(request.messages, request.context, self._prompter.count_tokens)
+        return replace(task, tools=request.tools.shown)
 
     def _decoder(
         self,

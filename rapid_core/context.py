@@ -3,7 +3,7 @@
 A request is messages and perhaps a document. What comes out is a `Task`: the messages with one
 place for the document, so that the target's prompt holds all of it at that place and the
 drafter's prompt holds the retrieved passages at the same place. Messages that are long all
-together are read in `history`.
+together, alone or beside a document, are read in `history`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, get_args
 from rapid_core.config import Fit
 from rapid_core.datatypes import Chunk, Document, LongContext, LongHistory, Message, Role, ToolCall
 from rapid_core.errors import InputError, OptionError
+from rapid_core.fence import LONG_RULE, find_fence, without_fences
 from rapid_core.tool_use import Tool
 
 # A message of fewer tokens is read as it is: retrieving from it would cost more than it saves.
@@ -31,8 +32,9 @@ Context = str | LongContext | LongHistory
 class Task:
     """Messages with a place for the document: `before`, document, `after` in message `index`.
 
-    `tools` are shown with the messages. Of several documents `context.text` is empty until planning has
-    chosen those that fit.
+    Without a document `context` is None. With a `history` the drafter reads a part of the messages
+    only, but always the one of the document; `history` of None: all of them. `tools` are shown with
+    the messages. Of several documents `context.text` is empty until planning has chosen those that fit.
     """
 
     messages: tuple[Message, ...]
@@ -41,6 +43,7 @@ class Task:
     index: int = 0
     before: str = ""
     after: str = ""
+    history: LongHistory | None = None
     tools: tuple[Tool, ...] = ()
 
     def with_context(self, text: str) -> tuple[Message, ...]:
@@ -83,7 +86,12 @@ def read_context(context: Context, fit: Fit = "error") -> LongContext | LongHist
     nothing; `OptionError` where `fit` is given for a history, which is never cut.
     """
     if isinstance(context, LongHistory):
-        return _read_history(context, fit)
+        if fit != "error":
+            raise OptionError(
+                f"fit says how a document is cut, and the target reads a history whole, got fit={fit!r}; leave it out, "
+                "and drop or summarise older messages where they do not fit"
+            )
+        return _read_history("LongHistory", context)
     given = LongContext(context) if isinstance(context, str) else context
     if not isinstance(given, LongContext) or not isinstance(given.text, str):
         raise InputError(f"context must be text, a LongContext of text or a LongHistory, got {type(context).__name__}")
@@ -92,6 +100,11 @@ def read_context(context: Context, fit: Fit = "error") -> LongContext | LongHist
     for name, value in (("place", given.place), ("separator", given.separator)):
         if not isinstance(value, str):
             raise InputError(f"LongContext.{name} must be text, got {type(value).__name__}")
+    history: object = given.history
+    if history is not None:
+        if not isinstance(history, LongHistory):
+            raise InputError(f"LongContext.history must be a LongHistory or None, got {type(history).__name__}")
+        _read_history("LongContext.history", history)
     given = replace(given, documents=_read_documents(given.documents))
     if given.documents and given.text:
         raise InputError("a LongContext has either text or documents, got both; make the text one of the documents")
@@ -114,17 +127,12 @@ def _check_calls(position: int, message: Message) -> None:
         _check_unicode(f"a tool call of message {position}", call.arguments)
 
 
-def _read_history(given: LongHistory, fit: Fit) -> LongHistory:
-    if fit != "error":
-        raise OptionError(
-            f"fit says how a document is cut, and the target reads a history whole, got fit={fit!r}; leave it out, "
-            "and drop or summarise older messages where they do not fit"
-        )
+def _read_history(what: str, given: LongHistory) -> LongHistory:
     newest: object = given.newest
     if not isinstance(newest, int) or isinstance(newest, bool) or newest < 1:
-        raise InputError(f"LongHistory.newest must be a whole number of at least 1, the question's own, got {newest!r}")
+        raise InputError(f"{what}.newest must be a whole number of at least 1, the question's own, got {newest!r}")
     if given.rank is not None and not callable(given.rank):
-        raise InputError(f"LongHistory.rank must be callable or None, got {type(given.rank).__name__}")
+        raise InputError(f"{what}.rank must be callable or None, got {type(given.rank).__name__}")
     return given
 
 
@@ -190,13 +198,31 @@ def split(messages: tuple[Message, ...], context: LongContext | None, count_toke
         index = next((i for i, message in enumerate(messages) if message.role == "user"), len(messages) - 1)
         after = "\n\n" + messages[index].content
         return Task(messages, context.query or query, context, index, "", after)
-    holder = _long_message(messages, count_tokens)
-    if holder is None:
-        return Task(messages, query)
-    before, document, after = split_long_message(messages[holder].content)
-    if holder == len(messages) - 1 and messages[holder].role == "user":
-        query = (before + after).strip() or document[-QUESTION_CHARACTERS:]
-    return Task(messages, query, LongContext(document), holder, before, after)
+    return find_document(messages, ("system", "user", "tool"), count_tokens) or Task(messages, query)
+
+
+def find_document(
+    messages: tuple[Message, ...], roles: tuple[Role, ...], count_tokens: Callable[[str], int]
+) -> Task | None:
+    """The longest message of one of `roles` with its document set apart, if it is long at all.
+
+    A system message is instructions, and has a document only where rules or tags set it apart.
+    """
+    held = [(i, message.content) for i, message in enumerate(messages) if message.role in roles]
+    # Tokenizing costs time, and a text of so few characters is hardly ever so many tokens.
+    long = [(i, content) for i, content in held if len(content) >= LONG_MESSAGE_TOKENS]
+    for index, content in sorted(long, key=lambda it: -len(it[1])):
+        role = messages[index].role
+        parts = _split_system(content) if role == "system" else split_long_message(content)
+        if parts is None:
+            continue
+        if count_tokens(content) < LONG_MESSAGE_TOKENS:
+            return None
+        before, document, after = parts
+        asks = index == len(messages) - 1 and role == "user"
+        query = question_in(before, document, after) if asks else query_of(messages)
+        return Task(messages, query, LongContext(document), index, before, after)
+    return None
 
 
 def _find_place(messages: Sequence[Message], place: str) -> tuple[int, str, str]:
@@ -212,15 +238,6 @@ def _find_place(messages: Sequence[Message], place: str) -> tuple[int, str, str]
     return index, before, after
 
 
-def _long_message(messages: tuple[Message, ...], count_tokens: Callable[[str], int]) -> int | None:
-    """The message that holds a document: the longest one of a user or a tool, if it is long at all."""
-    held = [i for i, message in enumerate(messages) if message.role in ("user", "tool")]
-    index = max(held, key=lambda i: len(messages[i].content))
-    # Tokenizing costs time, and a text of so few characters is hardly ever so many tokens.
-    content = messages[index].content
-    return index if len(content) >= LONG_MESSAGE_TOKENS <= count_tokens(content) else None
-
-
 def query_of(messages: Sequence[Message]) -> str:
     """What to search for: the last user message, behind the one before it where it is a follow-up."""
     questions = [message.content for message in messages if message.role == "user"] or [messages[-1].content]
@@ -231,7 +248,13 @@ def query_of(messages: Sequence[Message]) -> str:
 
 
 def split_long_message(text: str) -> tuple[str, str, str]:
-    """(before, document, after): the question is the short paragraph at the end, or at the start."""
+    """(before, document, after): the document is between rules or tags, where there are any.
+
+    Else the question is the short paragraph at the end, or at the start.
+    """
+    fenced = find_fence(text, longest_frame=QUESTION_CHARACTERS)
+    if fenced is not None:
+        return fenced
     separator = "\n\n" if "\n\n" in text.strip() else "\n"
     body = text.rstrip()
     head_end, tail_start = body.find(separator), body.rfind(separator)
@@ -245,3 +268,13 @@ def split_long_message(text: str) -> tuple[str, str, str]:
         document_start = head_end + len(separator)
         return text[:document_start], text[document_start:], ""
     return "", text, ""
+
+
+def question_in(before: str, document: str, after: str) -> str:
+    """What to search for where a long message asks about itself."""
+    return without_fences(before + after).strip() or document[-QUESTION_CHARACTERS:]
+
+
+def _split_system(text: str) -> tuple[str, str, str] | None:
+    """Instructions may be long, and have dividers of their own."""
+    return find_fence(text, longest_frame=len(text), shortest_rule=LONG_RULE)

@@ -87,7 +87,10 @@ class LongContext:
     nothing. Without, passages are retrieved on the fly: for `query`, or for the last user message
     where that is empty. place: a text that stands in the messages where the document belongs,
     once; without one it is put before the first user message. separator: between documents and
-    between passages.
+    between passages. history: how the messages beside the document are read, all of them by the
+    target; None: as a `LongHistory()` where they are long all together, and else whole. The message
+    with the document is always read. Where retrieval finds nothing in one of the two, the drafter
+    reads what it finds in the other.
     """
 
     text: str = ""
@@ -96,6 +99,7 @@ class LongContext:
     documents: tuple[Document, ...] = ()
     place: str = ""
     separator: str = "\n\n"
+    history: LongHistory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +209,8 @@ class Stats:
     the drafter checked, `looked_up_accepted` became its drafts. `accepted` counts what the target
     accepted, behind a stop string too; `transferred` the emitted tokens whose choice had the
     drafter's transfer (eta > 0 at a position that it drafted). `context_tokens` counts what was
-    searched: the document that the target read, or the passages of a history. `left_out` names
+    searched: the document that the target read, and the passages of a history. `retrieved` holds those
+    of the document and then those of the history. `left_out` names
     the documents of several that the target's window had no room for. `notes` are sentences about
     everything that was decided for the user: a plain fallback, a cut, a budget that shrank.
     """

@@ -11,7 +11,6 @@ from rapid_core.datatypes import LongContext
 from rapid_core.document_file import SavedDocument, open_document, write_document
 from rapid_core.errors import EngineStateError
 from rapid_core.fingerprint import fingerprint
-from rapid_core.history import AnyTask, HistoryTask
 from rapid_core.kv_cache import KVCache
 from rapid_core.prompts import ChatPrompter
 from rapid_core.retrieval import Searcher
@@ -34,9 +33,9 @@ class DocumentKeeper:
         self._prompter = prompter
         self._searcher = searcher
         self._model_name = model_name
-        self._last: tuple[AnyTask, tuple[int, ...]] | None = None
+        self._last: tuple[Task, tuple[int, ...]] | None = None
 
-    def note(self, task: AnyTask, target_ids: tuple[int, ...]) -> None:
+    def note(self, task: Task, target_ids: tuple[int, ...]) -> None:
         """Keep in mind what the target has just read."""
         self._last = (task, target_ids)
 
@@ -50,7 +49,7 @@ class DocumentKeeper:
         Raises `EngineStateError` where there is none that could be saved.
         """
         task, target_ids = self._last or (None, ())
-        if isinstance(task, HistoryTask):
+        if task is not None and task.context is None and task.history is not None:
             raise EngineStateError(
                 "save_document saves a document, and the last request had none but a long history; pass the document "
                 "as context= and ask about it first"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from rapid_core.config import Fit, Sampling, Speculation
-from rapid_core.history import AnyTask
+from rapid_core.context import Task
 from rapid_core.plan import OnProgress, Plan
 from rapid_core.planning import Planner
 from rapid_core.runner import ModelRunner
@@ -72,9 +72,7 @@ class Preparer:
         self._encoder_device = torch.device(encoder_device)
         self._two_models = target.model is not drafter.model
 
-    def plan(
-        self, task: AnyTask, sampling: Sampling, speculation: Speculation, fit: Fit, on_progress: OnProgress
-    ) -> Plan:
+    def plan(self, task: Task, sampling: Sampling, speculation: Speculation, fit: Fit, on_progress: OnProgress) -> Plan:
         """Both prompts, one after the other."""
         plan = self._plan_target(task, sampling, fit, on_progress)
         self._plan_drafter(plan, sampling, speculation, on_progress)
@@ -82,7 +80,7 @@ class Preparer:
 
     def prepare(
         self,
-        task: AnyTask,
+        task: Task,
         sampling: Sampling,
         speculation: Speculation,
         fit: Fit,
@@ -143,7 +141,7 @@ class Preparer:
             prepared.draft_cached, prepared.draft_prefill_s = cached, prepared.waited_s
             prepared.drafter_ready = True
 
-    def _plan_target(self, task: AnyTask, sampling: Sampling, fit: Fit, on_progress: OnProgress) -> Plan:
+    def _plan_target(self, task: Task, sampling: Sampling, fit: Fit, on_progress: OnProgress) -> Plan:
         return self._planner.plan_target(task, fit=fit, reserve=sampling.max_new_tokens, on_progress=on_progress)
 
     def _plan_drafter(self, plan: Plan, sampling: Sampling, speculation: Speculation, on_progress: OnProgress) -> None:

@@ -1,8 +1,9 @@
 """A long history: which messages belong together, its passages, and what the drafter reads of it.
 
 An agent's tool results or many short turns are long all together, and no single message is the
-document. The target reads every message. The drafter reads the system messages, the newest units
-as they are, and of the older ones those in which retrieval finds something.
+document; or they are long beside one. The target reads every message. The drafter reads the system
+messages, the newest units as they are, of the older ones those in which retrieval finds something,
+and always the message that holds the document.
 """
 
 from __future__ import annotations
@@ -10,19 +11,20 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from rapid_core.context import (
     LONG_MESSAGE_TOKENS,
     QUESTION_CHARACTERS,
     Task,
+    find_document,
     query_of,
+    question_in,
+    split,
     split_long_message,
 )
-from rapid_core.datatypes import Chunk, LongHistory, Message
+from rapid_core.datatypes import Chunk, LongContext, LongHistory, Message
 from rapid_core.errors import InputError
 from rapid_core.retrieval import SEPARATOR, join
-from rapid_core.tool_use import Tool
 
 # Messages of fewer tokens together are read as they are, and so are fewer units.
 LONG_HISTORY_TOKENS = 2048
@@ -31,19 +33,6 @@ LEAST_UNITS = 6
 UNITS_A_TURN = 3
 # What the drafter reads of a long message in which nothing was found.
 OMITTED = "…"
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryTask:
-    """Messages that are the long context themselves, what to search for in them, and tools shown with them."""
-
-    messages: tuple[Message, ...]
-    query: str
-    history: LongHistory
-    tools: tuple[Tool, ...] = ()
-
-
-AnyTask: TypeAlias = Task | HistoryTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +60,33 @@ class Passage:
     place: int = -1
 
 
+def find_task(
+    messages: tuple[Message, ...], context: LongContext | LongHistory | None, count_tokens: Callable[[str], int]
+) -> Task:
+    """The document of a request, and whether its messages, or those beside the document, are a history.
+
+    Messages that are a history have a document only in a system message: another long one is a
+    part of the history.
+    """
+    if isinstance(context, LongContext):
+        task, given = split(messages, context, count_tokens), context.history
+    elif history := find_history(messages, context, count_tokens):
+        document = find_document(messages, ("system",), count_tokens)
+        return replace(document, history=history) if document else Task(messages, query_of(messages), history=history)
+    else:
+        task, given = split(messages, None, count_tokens), None
+        if task.context is None:
+            return task
+    return replace(task, history=find_history(task.with_context(""), given, count_tokens))
+
+
 def find_history(
     messages: tuple[Message, ...], given: LongHistory | None, count_tokens: Callable[[str], int]
-) -> HistoryTask | None:
-    """The messages as a history, where the caller says so or where they are long all together."""
-    if given is None and not _is_long(messages, count_tokens):
-        return None
-    return HistoryTask(messages, _history_query(messages, count_tokens), given or LongHistory())
+) -> LongHistory | None:
+    """How the messages are read as a history, where the caller says so or where they are long all together."""
+    if given is None and _is_long(messages, count_tokens):
+        return LongHistory()
+    return given
 
 
 def units_of(messages: Sequence[Message]) -> list[Unit]:
@@ -125,24 +134,34 @@ def ranked_by(rank: Callable[[str, Sequence[str]], Sequence[int]], query: str, p
 class History:
     """The units of a history, its passages, and the messages that a choice among them leaves.
 
-    size: tokens over which an older message is read in passages. cut: a text into passages of
-    that size.
+    given: how it is read. size: tokens over which an older message is read in passages. cut: a text
+    into passages of that size.
     """
 
     def __init__(
-        self, task: HistoryTask, size: int, cut: Callable[[str], list[Chunk]], count_tokens: Callable[[str], int]
+        self,
+        task: Task,
+        given: LongHistory,
+        size: int,
+        cut: Callable[[str], list[Chunk]],
+        count_tokens: Callable[[str], int],
     ) -> None:
-        self._messages = task.messages
+        self.query = history_query(task, count_tokens)
+        self.rank = given.rank
+        self._task = task
         self._count = count_tokens
         self._units = units_of(task.messages)
-        newest = newest_units(self._units, task.history.newest)
+        # The message with the document has passages of its own, and is never cut into others.
+        self._holder = task.index if task.context is not None else -1
+        newest = newest_units(self._units, given.newest)
+        kept = [*newest, *(unit for unit in self._units if self._holder in unit.places)]
         self._system = {place for place, message in enumerate(task.messages) if message.role == "system"}
-        self._newest = {place for unit in newest for place in (*unit.places, *unit.frame)}
+        self._kept = {place for unit in kept for place in (*unit.places, *unit.frame)} | {self._holder} - {-1}
         # Of a message that is read in passages: what stands before and behind them, and its own tokens.
         self._around: dict[int, tuple[str, str]] = {}
         self._tokens: dict[int, int] = {}
         # A last message that is all document: its end is what was searched for, and stays.
-        self._last_words = {len(task.messages) - 1: task.query} if task.messages[-1].role == "user" else {}
+        self._last_words = {len(task.messages) - 1: self.query} if task.messages[-1].role == "user" else {}
         self.passages: list[Passage] = []
         for number, unit in enumerate(self._units):
             self._cut_unit(number, unit, size, cut)
@@ -158,7 +177,7 @@ class History:
         for index in ranked:
             best.setdefault(self.passages[index].place, index)
         chosen: list[int] = []
-        read, found = set(self._newest), set[int]()
+        read, found = set(self._kept), set[int]()
         for index in ranked[:near]:
             along = self._along(self.passages[index])
             places = along & best.keys() - found - {self.passages[index].place}
@@ -171,21 +190,24 @@ class History:
                 budget -= size
         return chosen
 
-    def read(self, chosen: Iterable[int]) -> list[Message]:
-        """The drafter's messages, in their order."""
+    def read(self, chosen: Iterable[int], document: str = "") -> list[Message]:
+        """The drafter's messages, in their order, with what it reads of the document."""
         found: dict[int, list[Passage]] = {}
-        places = self._system | self._newest
+        places = self._system | self._kept
         for index in sorted(chosen):
             passage = self.passages[index]
             found.setdefault(passage.place, []).append(passage)
             places |= self._along(passage)
-        return [self._message(place, found.get(place, ())) for place in sorted(places)]
+        messages = self._task.with_context(document)
+        return [self._message(messages[place], place, found.get(place, ())) for place in sorted(places)]
 
     def _cut_unit(self, number: int, unit: Unit, size: int, cut: Callable[[str], list[Chunk]]) -> None:
         short = []
         for place in unit.places:
-            message = self._messages[place]
-            limit = LONG_MESSAGE_TOKENS if place in self._newest else size
+            if place == self._holder:
+                continue
+            message = self._task.messages[place]
+            limit = LONG_MESSAGE_TOKENS if place in self._kept else size
             self._tokens[place] = tokens = self._count(_text_of(message))
             content, calls = message.content, _calls_of(message)
             if tokens > limit and self._count(content) > limit:
@@ -194,7 +216,7 @@ class History:
                 self._tokens[place] = self._count(before + after + calls)
                 self.passages += [Passage(chunk.text, number, place) for chunk in cut(document)]
                 content = ""
-            if place not in self._newest:
+            if place not in self._kept:
                 short += [text for text in (content, calls) if text.strip()]
         if short:
             self.passages += [Passage(chunk.text, number) for chunk in cut("\n".join(short))]
@@ -202,22 +224,22 @@ class History:
     def _along(self, passage: Passage) -> set[int]:
         """The places that are read with a passage."""
         unit = self._units[passage.unit]
-        return {*unit.places, *unit.frame} | self._newest
+        return {*unit.places, *unit.frame} | self._kept
 
     def _tokens_of_chunk(self, index: int) -> int:
         """What a passage costs beside its message: nothing where that is read whole."""
         passage = self.passages[index]
         return self._count(passage.text + SEPARATOR) if passage.place >= 0 else 0
 
-    def _message(self, place: int, found: Sequence[Passage]) -> Message:
+    def _message(self, message: Message, place: int, found: Sequence[Passage]) -> Message:
         if place not in self._around:
-            return self._messages[place]
+            return message
         before, after = self._around[place]
         if found:
             content = before + join(Chunk(passage.text) for passage in found) + after
         else:
             content = (before + after).strip() or self._last_words.get(place, OMITTED)
-        return replace(self._messages[place], content=content)
+        return replace(message, content=content)
 
 
 def _is_long(messages: Sequence[Message], count_tokens: Callable[[str], int]) -> bool:
@@ -232,13 +254,12 @@ def _is_long(messages: Sequence[Message], count_tokens: Callable[[str], int]) ->
     return total >= LONG_HISTORY_TOKENS and 2 * longest < total
 
 
-def _history_query(messages: Sequence[Message], count_tokens: Callable[[str], int]) -> str:
+def history_query(task: Task, count_tokens: Callable[[str], int]) -> str:
     """The user's last question; behind tool results with the call that they answer, which is what goes on."""
-    query = query_of(messages)
+    query = task.query
     if len(query) >= LONG_MESSAGE_TOKENS <= count_tokens(query):
-        before, document, after = split_long_message(query)
-        query = (before + after).strip() or document[-QUESTION_CHARACTERS:]
-    calls = [_calls_of(messages[place]) for place in units_of(messages)[-1].places]
+        query = question_in(*split_long_message(query))
+    calls = [_calls_of(task.messages[place]) for place in units_of(task.messages)[-1].places]
     return "\n".join([query, *(text[:QUESTION_CHARACTERS] for text in calls if text)])
 
 

@@ -8,12 +8,11 @@ from dataclasses import replace
 from rapid_core.config import Fit, Retrieval
 from rapid_core.context import Task
 from rapid_core.datatypes import Chunk, PromptPair
+from rapid_core.drafter_planning import DrafterPlanner, rank_document
 from rapid_core.errors import PromptTooLongError
-from rapid_core.history import AnyTask, HistoryTask
-from rapid_core.history_planning import HistoryPlanner
 from rapid_core.plan import OnProgress, Plan
 from rapid_core.prompts import ChatPrompter
-from rapid_core.retrieval import Encoder, Searcher, above, fill, in_document_order, join
+from rapid_core.retrieval import Encoder, Searcher, fill, in_document_order, join
 from rapid_core.several_documents import joined, name_of, whole_that_fit
 
 # A prompt leaves the answer its max_new_tokens, but a window is never reserved for more than this part.
@@ -43,11 +42,11 @@ class Planner:
         self._window = window
         self._drafter_window = drafter_window
         self.searcher = Searcher(retrieval, prompter.count_tokens, window, encoder, encoder_device)
-        self._histories = HistoryPlanner(
+        self._drafter_planner = DrafterPlanner(
             prompter, retrieval, self.searcher, window=window, drafter_window=drafter_window
         )
 
-    def plan_target(self, task: AnyTask, *, fit: Fit, reserve: int, on_progress: OnProgress) -> Plan:
+    def plan_target(self, task: Task, *, fit: Fit, reserve: int, on_progress: OnProgress) -> Plan:
         """Fit the documents to the target; the drafter has no prompt yet.
 
         reserve: tokens that the answer may take. Raises `PromptTooLongError` where the prompt
@@ -55,8 +54,8 @@ class Planner:
         """
         started = time.perf_counter()
         reserve = min(reserve, self._window // LARGEST_RESERVE)
-        if isinstance(task, HistoryTask):
-            plan = self._histories.plan_target(task)
+        if task.context is None and task.history is not None:
+            plan = self._plan_target_of_history(task)
         elif task.context is not None and task.context.documents:
             plan = self._plan_target_of_several(task, fit, reserve, on_progress)
         else:
@@ -81,22 +80,10 @@ class Planner:
         started = time.perf_counter()
         # A drafter whose window fills up stops drafting: its answer needs no more room than this.
         reserve = min(reserve, self._drafter_window // LARGEST_RESERVE)
-        task = plan.task
         if not drafts:
             plan.notes.append(SPECULATION_OFF)
-        elif isinstance(task, HistoryTask) and (history := self._histories.cut(task)).passages:
-            self._histories.plan_drafter(task, history, plan, reserve, on_progress)
-        elif isinstance(task, Task) and task.context is not None:
-            self._plan_drafter(task, plan, reserve, on_progress)
-        elif not drafts_without_context:
-            plan.notes.append("no drafter: without a long text a model gains nothing by drafting for itself")
-        elif len(plan.prompts.target_ids) >= self._drafter_window:
-            plan.notes.append(
-                f"no drafter: the prompt of {len(plan.prompts.target_ids):,} tokens does not fit the drafter's "
-                f"window of {self._drafter_window:,}, and no long text in it could be shortened"
-            )
-        else:
-            plan.prompts = replace(plan.prompts, drafter_ids=plan.prompts.target_ids)
+        elif not self._drafter_planner.plan(plan, reserve, on_progress):
+            self._plan_same_prompt(plan, drafts_without_context)
         plan.retrieval_s += time.perf_counter() - started
 
     def warm_up(self) -> None:
@@ -106,6 +93,31 @@ class Planner:
     def close(self) -> None:
         """Forget the indexes and the encoder."""
         self.searcher.close()
+
+    def _plan_same_prompt(self, plan: Plan, drafts_without_context: bool) -> None:
+        """Where nothing is left out the drafter reads what the target does, if that pays."""
+        if not drafts_without_context:
+            plan.notes.append("no drafter: without a long text a model gains nothing by drafting for itself")
+        elif len(plan.prompts.target_ids) >= self._drafter_window:
+            plan.notes.append(
+                f"no drafter: the prompt of {len(plan.prompts.target_ids):,} tokens does not fit the drafter's "
+                f"window of {self._drafter_window:,}, and no long text in it could be shortened"
+            )
+        else:
+            plan.prompts = replace(plan.prompts, drafter_ids=plan.prompts.target_ids)
+
+    def _plan_target_of_history(self, task: Task) -> Plan:
+        """All messages; a history alone is never cut."""
+        ids = self._prompter.encode(task.messages, task.tools)
+        if len(ids) < self._window:
+            return Plan(task, PromptPair(ids, None))
+        raise PromptTooLongError(
+            f"a prompt must be shorter than the target's window of {self._window:,} tokens, and this history makes one "
+            f"of {len(ids):,}; summarise or drop older messages (fit is about documents, and cuts no history), or use "
+            "a model with a longer window",
+            prompt_tokens=len(ids),
+            window=self._window,
+        )
 
     def _plan_target_of_several(self, task: Task, fit: Fit, reserve: int, on_progress: OnProgress) -> Plan:
         """Of several documents those that fit whole; of the best-ranked one alone `fit` decides."""
@@ -155,7 +167,7 @@ class Planner:
         assert task.context is not None
         frame = len(self._prompter.encode(task.with_context(" "), task.tools))
         room = self._window - reserve - frame
-        ranked = self._rank(task, on_progress) if fit == "retrieve" and room > 0 else []
+        ranked = rank_document(task, self.searcher, on_progress) if fit == "retrieve" and room > 0 else []
         chosen: list[Chunk] = []
         while room > 0:
             if fit == "middle":
@@ -193,44 +205,3 @@ class Planner:
             prompt_tokens=frame,
             window=self._window,
         )
-
-    def _plan_drafter(self, task: Task, plan: Plan, reserve: int, on_progress: OnProgress) -> None:
-        assert task.context is not None
-        given = task.context.chunks
-        if given is None:
-            taken = reserve + len(self._prompter.encode(task.with_context(" "), task.tools))
-            budget = plan.drafter_budget(self._retrieval, self._drafter_window, taken)
-            ranked = self._rank(task, on_progress)
-            near = above(ranked, self._retrieval.threshold)
-            chosen = tuple(in_document_order(fill(near, budget, self._prompter.count_tokens)))
-            if not chosen:
-                plan.note_nothing_found(self._retrieval, ranked, len(near))
-        else:
-            chosen = given
-            if not given:
-                plan.notes.append("no drafter: the context came with an empty list of chunks")
-        plan.retrieved = chosen
-        if not chosen:
-            return
-        ids = self._prompter.encode(task.with_context(join(chosen, task.context.separator)), task.tools)
-        if len(ids) >= self._drafter_window:
-            raise PromptTooLongError(
-                f"the drafter's prompt must be shorter than its window of {self._drafter_window:,} tokens, and with "
-                f"the given chunks it has {len(ids):,}; pass fewer chunks",
-                prompt_tokens=len(ids),
-                window=self._drafter_window,
-            )
-        plan.prompts = replace(plan.prompts, drafter_ids=ids)
-
-    def _rank(self, task: Task, on_progress: OnProgress) -> list[Chunk]:
-        """The document's chunks, best first; of the caller's own only their order is known."""
-        assert task.context is not None
-        chunks = task.context.chunks
-        if chunks is not None and task.context.documents:
-            # Passages of documents that were left out are the drafter's alone.
-            places = [(chunk, task.context.text.find(chunk.text)) for chunk in chunks]
-            found = tuple(replace(chunk, start=at, end=at + len(chunk.text)) for chunk, at in places if at >= 0)
-            chunks = found or None
-        if chunks is not None:
-            return list(chunks)
-        return self.searcher.rank(task.context.text, task.query, lambda done, total: on_progress("index", done, total))

@@ -129,7 +129,7 @@ def test_an_error_in_a_chat_does_not_end_it(rapid, path, folder):
 def test_a_question_that_was_stopped_is_not_part_of_the_talk(rapid, path, folder, monkeypatch):
     import rapid_core.answering as module
 
-    original, asked = module.split, []
+    original, asked = module.find_task, []
 
     def stop_the_first(messages, *others):
         asked.append(messages)
@@ -137,7 +137,7 @@ def test_a_question_that_was_stopped_is_not_part_of_the_talk(rapid, path, folder
             raise KeyboardInterrupt
         return original(messages, *others)
 
-    monkeypatch.setattr(module, "split", stop_the_first)
+    monkeypatch.setattr(module, "find_task", stop_the_first)
     status, _, err = rapid("chat", path, "--target", folder, "--max-new-tokens", "4", typed="One?\nTwo?\n")
     assert status == 0 and "stopped" in err
     assert [message.content for message in asked[1]] == ["Question: Two?\nAnswer:"]

@@ -162,7 +162,7 @@ def test_the_next_turn_of_a_dialogue_reuses_the_one_before(document):
 
 
 def test_chunks_of_the_caller_are_used_as_they_are_and_nothing_is_indexed(engine, document, monkeypatch):
-    monkeypatch.setattr(engine._planner, "_rank", lambda *_: pytest.fail("an index was built"))
+    monkeypatch.setattr(engine._planner.searcher, "rank", lambda *_: pytest.fail("an index was built"))
     given = (Chunk("The judge of Peru lives in Lima."), "The queen of Spain is number 4 in the register")
     context = LongContext(document, given)
     result = engine.generate("Who?", context=context, sampling=Sampling(max_new_tokens=5))

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from rapid_core import LongHistory, Message
 from rapid_core.context import LONG_MESSAGE_TOKENS
-from rapid_core.history import LEAST_UNITS, LONG_HISTORY_TOKENS, OMITTED, History, find_history, units_of
+from rapid_core.history import (
+    LEAST_UNITS,
+    LONG_HISTORY_TOKENS,
+    OMITTED,
+    History,
+    find_history,
+    find_task,
+    history_query,
+    units_of,
+)
 from rapid_core.retrieval import split_chunks
 
 # Ten tokens, of one a word.
@@ -24,8 +33,8 @@ def words(text):
 
 
 def history_of(messages, newest=1):
-    task = find_history(tuple(messages), LongHistory(newest), words)
-    return History(task, SIZE, lambda text: split_chunks(text, SIZE, words), words)
+    task = find_task(tuple(messages), LongHistory(newest), words)
+    return History(task, task.history, SIZE, lambda text: split_chunks(text, SIZE, words), words)
 
 
 def read(messages, *found, newest=1, budget=1000):
@@ -200,7 +209,7 @@ def test_long_arguments_of_a_call_can_be_found_and_are_never_cut():
     ],
 )  # fmt: skip
 def test_the_last_question_is_searched_for_and_behind_results_the_call_too(messages, query):
-    assert find_history(tuple(messages), LongHistory(), len).query == query
+    assert history_query(find_task(tuple(messages), LongHistory(), len), len) == query
 
 
 # -- when messages are a history ------------------------------------------------------------------

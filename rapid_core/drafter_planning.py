@@ -1,0 +1,182 @@
+"""What the drafter reads: passages of the document, and passages of the messages where these are a history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from rapid_core.config import Retrieval
+from rapid_core.context import Task
+from rapid_core.datatypes import Chunk
+from rapid_core.errors import PromptTooLongError
+from rapid_core.history import LONG_HISTORY_TOKENS, History, ranked_by
+from rapid_core.plan import OnProgress, Plan
+from rapid_core.prompts import ChatPrompter
+from rapid_core.retrieval import SEPARATOR, Searcher, above, budget_tokens, chunk_size, fill, in_document_order, join
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a search gave: all passages and their ranking, of which the first `near` are good enough.
+
+    tokens: of all that was searched, which the budget depends on.
+    """
+
+    passages: Sequence[Chunk]
+    ranked: Sequence[int]
+    near: int
+    tokens: int
+
+    def why_nothing(self, retrieval: Retrieval) -> str:
+        """None of the passages is near, or those that are do not fit."""
+        if self.near:
+            return "no passage fits the drafter's budget"
+        best = f"; the best one has {self.passages[self.ranked[0]].score:.2f}" if self.ranked else ""
+        return f"no passage is as similar to the question as {retrieval.threshold:g}{best}"
+
+
+_NOTHING = _Found((), (), 0, 0)
+
+
+class DrafterPlanner:
+    """Builds the drafter's prompt of requests with a document, a long history, or both.
+
+    window, drafter_window: tokens.
+    """
+
+    def __init__(
+        self,
+        prompter: ChatPrompter,
+        retrieval: Retrieval,
+        searcher: Searcher,
+        *,
+        window: int,
+        drafter_window: int,
+    ) -> None:
+        self._prompter = prompter
+        self._retrieval = retrieval
+        self._searcher = searcher
+        self._window = window
+        self._drafter_window = drafter_window
+
+    def plan(self, plan: Plan, reserve: int, on_progress: OnProgress) -> bool:
+        """Complete `plan` with the drafter's prompt or the reason for none; False where nothing can be left out.
+
+        Passages of the document and of the history share the window, and either of them makes a
+        prompt. Raises `PromptTooLongError` where the chunks of the caller do not fit.
+        """
+        task = plan.task
+        history = self._history(task)
+        if task.context is None and history is None:
+            return False
+        given = task.context.chunks if task.context is not None else None
+        document = self._search_document(plan, on_progress) if given is None else _NOTHING
+        older = self._search_history(history, on_progress) if history is not None else _NOTHING
+        plan.context_tokens += older.tokens
+        # Chunks of the caller are read whatever they take.
+        taken = reserve + len(self._encode(task, history, self._text(task, given or ()) or " "))
+        for_document, room = self._budgets(plan, document, older, self._drafter_window - taken)
+        chosen = given
+        if chosen is None:
+            near = [document.passages[index] for index in document.ranked[: document.near]]
+            chosen = tuple(in_document_order(fill(near, for_document, self._prompter.count_tokens)))
+            room -= sum(self._prompter.count_tokens(chunk.text + SEPARATOR) for chunk in chosen)
+        found: list[int] = []
+        if history is not None:
+            found = history.choose(older.ranked, older.near, min(room, budget_tokens(older.tokens, self._retrieval)))
+        text = self._text(task, chosen)
+        ids = self._encode(task, history, text, found)
+        # What the template puts around each message was not counted.
+        while found and len(ids) + reserve > self._drafter_window:
+            found.pop()
+            ids = self._encode(task, history, text, found)
+        plan.retrieved = (*chosen, *(older.passages[index] for index in sorted(found)))
+        missing = {}
+        if task.context is not None and not chosen:
+            empty = "the context came with an empty list of chunks"
+            missing["the document"] = document.why_nothing(self._retrieval) if given is None else empty
+        if history is not None and not found:
+            left_out = history.rank is not None and not older.ranked
+            why = "LongHistory.rank left out every passage" if left_out else older.why_nothing(self._retrieval)
+            missing["the older messages"] = why
+        self._finish(plan, ids, missing)
+        return True
+
+    def _history(self, task: Task) -> History | None:
+        """The history in passages; None where there is none, or where nothing is older than the newest units."""
+        if task.history is None:
+            return None
+        # Cut alike in every turn, however long the history: what was embedded once stays as it is.
+        size = chunk_size(min(LONG_HISTORY_TOKENS, self._window), self._retrieval)
+        cut = partial(self._searcher.cut, chunk_tokens=size, to_embed=task.history.rank is None)
+        history = History(task, task.history, size, cut, self._prompter.count_tokens)
+        return history if history.passages else None
+
+    def _search_document(self, plan: Plan, on_progress: OnProgress) -> _Found:
+        if plan.task.context is None:
+            return _NOTHING
+        ranked = rank_document(plan.task, self._searcher, on_progress)
+        near = len(above(ranked, self._retrieval.threshold))
+        return _Found(ranked, range(len(ranked)), near, plan.context_tokens)
+
+    def _search_history(self, history: History, on_progress: OnProgress) -> _Found:
+        texts = [passage.text for passage in history.passages]
+        tokens = sum(map(self._prompter.count_tokens, texts))
+        if history.rank is not None:
+            ranked = ranked_by(history.rank, history.query, texts)
+            return _Found([Chunk(text) for text in texts], ranked, len(ranked), tokens)
+        scores = self._searcher.scores(texts, history.query, lambda done, total: on_progress("index", done, total))
+        passages = [Chunk(text, score=float(score)) for text, score in zip(texts, scores, strict=True)]
+        # Of equals the newest first.
+        ranked = sorted(range(len(texts)), key=lambda index: (-passages[index].score, -index))
+        near = len(above((passages[index] for index in ranked), self._retrieval.threshold))
+        return _Found(passages, ranked, near, tokens)
+
+    def _budgets(self, plan: Plan, document: _Found, older: _Found, room: int) -> tuple[int, int]:
+        """Tokens for passages of the document, and for all passages; a room that is too small is shared out."""
+        for_document, for_history = (budget_tokens(found.tokens, self._retrieval) for found in (document, older))
+        both = for_document + for_history
+        if both <= room:
+            return for_document, both
+        room = max(room, 0)
+        if both:
+            plan.notes.append(f"the drafter's window of {self._drafter_window:,} tokens shrank its budget to {room:,}")
+        return room * for_document // max(both, 1), room
+
+    def _text(self, task: Task, chunks: Sequence[Chunk]) -> str:
+        return join(chunks, task.context.separator) if task.context is not None else ""
+
+    def _encode(self, task: Task, history: History | None, text: str, found: Sequence[int] = ()) -> tuple[int, ...]:
+        messages = task.with_context(text) if history is None else history.read(found, text)
+        return self._prompter.encode(messages, task.tools)
+
+    def _finish(self, plan: Plan, ids: tuple[int, ...], missing: Mapping[str, str]) -> None:
+        """Take `ids` as the drafter's prompt, if it has a passage; missing: what has none in it, and why."""
+        if not plan.retrieved:
+            reasons = [why if len(missing) == 1 else f"of {what}, {why}" for what, why in missing.items()]
+            plan.notes.append("no drafter: " + "; ".join(reasons))
+            return
+        plan.notes += [f"the drafter reads nothing of {what}: {why}" for what, why in missing.items()]
+        if len(ids) >= self._drafter_window:
+            raise PromptTooLongError(
+                f"the drafter's prompt must be shorter than its window of {self._drafter_window:,} tokens, and with "
+                f"the given chunks it has {len(ids):,}; pass fewer chunks",
+                prompt_tokens=len(ids),
+                window=self._drafter_window,
+            )
+        plan.prompts = replace(plan.prompts, drafter_ids=ids)
+
+
+def rank_document(task: Task, searcher: Searcher, on_progress: OnProgress) -> list[Chunk]:
+    """The document's chunks, best first; of the caller's own only their order is known."""
+    assert task.context is not None
+    chunks = task.context.chunks
+    if chunks is not None and task.context.documents:
+        # Passages of documents that were left out are the drafter's alone.
+        places = [(chunk, task.context.text.find(chunk.text)) for chunk in chunks]
+        found = tuple(replace(chunk, start=at, end=at + len(chunk.text)) for chunk, at in places if at >= 0)
+        chunks = found or None
+    if chunks is not None:
+        return list(chunks)
+    return searcher.rank(task.context.text, task.query, lambda done, total: on_progress("index", done, total))
