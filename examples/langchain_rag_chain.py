@@ -20,7 +20,9 @@ def main() -> None:
     splitter = RecursiveCharacterTextSplitter(chunk_size=800, chunk_overlap=80)
     sources = [{"source": name} for name in given.documents]
     chunks = splitter.create_documents(list(given.documents.values()), sources)
-    store = Chroma.from_documents(chunks, HuggingFaceEmbeddings(model_name=given.embeddings), collection_name="rag-chain")
+    store = Chroma.from_documents(
+        chunks, HuggingFaceEmbeddings(model_name=given.embeddings), collection_name="rag-chain"
+    )
     retriever = store.as_retriever(search_kwargs={"k": 6})
     prompt = ChatPromptTemplate.from_messages(
         [("system", "Answer by these documents:\n\n{context}"), ("human", "{input}")]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from integration_helpers import roles
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.vectorstores import InMemoryVectorStore
-from langchain_helpers import WordEmbeddings, chroma, roles
+from langchain_helpers import WordEmbeddings, chroma
 
 from rapid_core import InputError, LongHistory, OptionError, RapidEngine, Retrieval, ToolCall
 from rapid_core.testing import ScriptedEngine, tiny_engine, tiny_pair

@@ -9,6 +9,7 @@ import sys
 import weakref
 
 import pytest
+from integration_helpers import obedient_engine
 from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.exceptions import ContextOverflowError
@@ -22,7 +23,6 @@ from langchain_core.messages import (
 )
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_helpers import obedient_engine
 
 from rapid_core import (
     InputError,

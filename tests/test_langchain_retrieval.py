@@ -6,6 +6,7 @@ import json
 import warnings
 
 import pytest
+from integration_helpers import roles
 from langchain_classic.chains import create_retrieval_chain
 from langchain_classic.retrievers import MultiVectorRetriever, ParentDocumentRetriever
 from langchain_core.documents import Document
@@ -15,7 +16,7 @@ from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.stores import InMemoryStore
 from langchain_core.vectorstores import InMemoryVectorStore
-from langchain_helpers import WordEmbeddings, chroma, roles
+from langchain_helpers import WordEmbeddings, chroma
 from langchain_qdrant import QdrantVectorStore
 from langchain_text_splitters import RecursiveCharacterTextSplitter
 

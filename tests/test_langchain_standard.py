@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from langchain_helpers import obedient_engine
+from integration_helpers import obedient_engine
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
+from integration_helpers import obedient_engine
 from langchain.agents import create_agent
 from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
-from langchain_helpers import obedient_engine
 from pydantic import BaseModel, Field, HttpUrl, SecretStr
 from typing_extensions import TypedDict
 

@@ -1,0 +1,296 @@
+"""Chats over documents: one that knows us, and LlamaIndex's own over a RapidLLM."""
+
+from __future__ import annotations
+
+import pytest
+from helpers import ticks_while
+from integration_helpers import roles
+from llama_index.core import Document, Settings, StorageContext, SummaryIndex, VectorStoreIndex
+from llama_index.core.chat_engine import ContextChatEngine
+from llama_index.core.llms import ChatMessage, MockLLM
+from llama_index.core.memory import ChatMemoryBuffer
+from llama_index.core.node_parser import SentenceSplitter
+from llama_index.core.postprocessor import SimilarityPostprocessor
+from llama_index.core.retrievers import BaseRetriever
+from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index_helpers import WordEmbedding, chroma_store
+
+from rapid_core import InputError, LongHistory, OptionError
+from rapid_core.testing import ScriptedEngine, tiny_engine
+from rapid_integrations.llama_index import RapidContextChatEngine, RapidLLM, RapidWarning
+
+TOWNS = {
+    town: "\n\n".join(f"On day {day} the ferry to {town} leaves at {day} from pier {day * 3}." for day in range(1, 30))
+    for town in ("Oslo", "Lima", "Rome")
+}
+
+
+@pytest.fixture(scope="module")
+def index():
+    return VectorStoreIndex.from_documents(
+        [Document(text=text, id_=town, metadata={"file_name": f"{town}.txt"}) for town, text in TOWNS.items()],
+        storage_context=StorageContext.from_defaults(vector_store=chroma_store()),
+        embed_model=WordEmbedding(),
+        transformations=[SentenceSplitter(chunk_size=60, chunk_overlap=20)],
+    )
+
+
+@pytest.fixture
+def wide():
+    with tiny_engine(window=24576) as made:
+        made.target.model.generation_config.eos_token_id = -1
+        yield made
+
+
+def chat_of(index, llm, **options):
+    retriever = index if isinstance(index, BaseRetriever) else index.as_retriever(similarity_top_k=2)
+    return RapidContextChatEngine.from_defaults(retriever, llm=llm, **{"system_prompt": "Be brief.", **options})
+
+
+def llm_of(*answers, **options):
+    return RapidLLM(engine=ScriptedEngine(list(answers) or ["At seven."], **options))
+
+
+def asked(llm):
+    return llm.engine.requests[-1]
+
+
+def ferry(town, day=7):
+    return f"When does the ferry to {town} leave on day {day}?"
+
+
+# What is read
+
+
+def test_a_turn_reads_whole_documents_and_the_drafter_what_was_found(index, wide):
+    chat = chat_of(index, RapidLLM(engine=wide, max_tokens=6))
+    response = chat.chat(ferry("Lima"))
+    target, drafter = roles(wide)
+    assert TOWNS["Lima"] in target and "Be brief." in target and "Be brief." in drafter
+    assert "ferry to Lima leaves at 7" in drafter and len(drafter) < len(target) / 2
+    assert {node.node.ref_doc_id for node in response.source_nodes} == {"Lima"}
+    assert response.sources[0].tool_name == "retriever" and response.sources[0].raw_output == response.source_nodes
+    assert response.metadata["rapid"]["usage"]["completion_tokens"] == 6
+    assert [message.role.value for message in chat.chat_history] == ["user", "assistant"]
+    assert chat.chat_history[-1].content == response.response
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_next_turn_goes_on_in_the_cache(streamed, index, wide):
+    chat = chat_of(index, RapidLLM(engine=wide, max_tokens=6))
+    before = 0
+    for day in range(3, 8):
+        if streamed:
+            response = chat.stream_chat(ferry("Lima", day))
+            assert "".join(response.response_gen)
+        else:
+            response = chat.chat(ferry("Lima", day))
+        usage = response.metadata["rapid"]["usage"]
+        # All of the last prompt but for where its answer began.
+        assert usage["cached_tokens"] >= before - 2
+        before = usage["prompt_tokens"]
+    assert before > 1500 and usage["cached_tokens"] > 0.8 * before
+
+
+def test_a_document_stays_where_it_came_in_when_others_follow(index, wide):
+    chat = chat_of(index, RapidLLM(engine=wide, max_tokens=4))
+    chat.chat(ferry("Lima"))
+    first = chat.chat(ferry("Oslo")).metadata["rapid"]
+    target, drafter = roles(wide)
+    assert target.index(TOWNS["Lima"]) < target.index(TOWNS["Oslo"]) and "ferry to Oslo leaves at 7" in drafter
+    # The first document was there already.
+    assert first["usage"]["cached_tokens"] > len(TOWNS["Lima"])
+    again = chat.chat(ferry("Lima", 9)).metadata["rapid"]
+    target, drafter = roles(wide)
+    assert target.index(TOWNS["Lima"]) < target.index(TOWNS["Oslo"]) and "ferry to Lima leaves at 9" in drafter
+    assert again["usage"]["cached_tokens"] > len(TOWNS["Lima"]) + len(TOWNS["Oslo"])
+    chat.reset()
+    chat.chat(ferry("Rome"))
+    target, _ = roles(wide)
+    assert TOWNS["Lima"] not in target and chat.chat_history[0].content == ferry("Rome")
+
+
+def test_of_a_long_history_the_drafter_reads_what_matters(index, wide):
+    chat = chat_of(index, RapidLLM(engine=wide, max_tokens=4), newest=2)
+    talk = []
+    for n in range(12):
+        talk += [
+            ChatMessage(role="user", content=f"Remember: the harbour of bay {n} was built by mason number {n * 11}."),
+            ChatMessage(role="assistant", content=f"I shall remember the mason of bay {n}. " + "All is well. " * 9),
+        ]
+    response = chat.chat("Which mason built the harbour of bay 5?", chat_history=talk)
+    target, drafter = roles(wide)
+    assert all(f"bay {n} was built" in target for n in range(12))
+    assert "bay 5 was built by mason number 55" in drafter and "bay 11 was built" in drafter
+    left_out = [n for n in range(10) if f"bay {n} was built" not in drafter]
+    assert len(left_out) > 4 and response.metadata["rapid"]["drafter_prompt_tokens"] > 0
+    assert (
+        response.metadata["rapid"]["drafter_prompt_tokens"] < response.metadata["rapid"]["usage"]["prompt_tokens"] / 2
+    )
+
+
+def test_the_newest_turns_are_so_many_as_asked_for(index):
+    llm = llm_of()
+    chat_of(index, llm, newest=5).chat(ferry("Lima"))
+    assert asked(llm).context.history == LongHistory(newest=5)
+    with pytest.raises(OptionError, match="newest"):
+        chat_of(index, llm, newest=0)
+
+
+async def test_an_event_loop_stays_free_and_gets_the_same(index, wide):
+    llm = RapidLLM(engine=wide, max_tokens=24)
+    whole = chat_of(index, llm).chat(ferry("Lima")).response
+    answer, ticks = await ticks_while(chat_of(index, llm).achat(ferry("Lima")))
+    assert answer.response == whole and ticks > 2
+    chat = chat_of(index, llm)
+
+    async def read():
+        response = await chat.astream_chat(ferry("Lima"))
+        text = "".join([piece async for piece in response.async_response_gen()])
+        await response.awrite_response_to_history_task
+        return text, response.metadata["rapid"]
+
+    (text, cost), ticks = await ticks_while(read())
+    assert text == whole and cost["usage"]["completion_tokens"] == 24 and ticks > 2
+    assert len(chat.chat_history) == 2
+
+
+def test_the_words_of_llamaindexs_engine_mean_the_same(index):
+    llm = llm_of()
+    chat = chat_of(
+        index,
+        llm,
+        system_prompt=None,
+        prefix_messages=[
+            ChatMessage(role="system", content="You know ferries."),
+            ChatMessage(role="user", content="Do you?"),
+            ChatMessage(role="assistant", content="I do."),
+        ],
+        context_template="By this:\n{context_str}\nso far. ",
+        node_postprocessors=[SimilarityPostprocessor(similarity_cutoff=0.01)],
+        memory=ChatMemoryBuffer.from_defaults(token_limit=1000, tokenizer_fn=str.split),
+    )
+    chat.chat(ferry("Lima"))
+    system, *others = asked(llm).messages
+    assert system.content == f"By this:\n{asked(llm).context.place}\nso far. You know ferries."
+    assert [message.content for message in others] == ["Do you?", "I do.", ferry("Lima")]
+    assert isinstance(chat, ContextChatEngine)
+
+
+def test_braces_in_what_was_said_are_only_braces(index):
+    llm = llm_of("{curly} {0}")
+    chat = chat_of(index, llm)
+    chat.chat('Is {"a": 1} JSON?')
+    assert chat.chat("Is {x}?").response == "{curly} {0}"
+    assert asked(llm).messages[-3].content == 'Is {"a": 1} JSON?'
+
+
+# What may go wrong
+
+
+class Broken(BaseRetriever):
+    def _retrieve(self, query_bundle):
+        raise ConnectionError("the store is away")
+
+
+class Empty(BaseRetriever):
+    def _retrieve(self, query_bundle):
+        return []
+
+
+async def test_a_retriever_that_fails_reaches_the_caller_or_is_done_without():
+    llm = llm_of()
+    chat = chat_of(Broken(), llm)
+    for ask in (chat.chat, chat.stream_chat):
+        with pytest.raises(ConnectionError, match="away"):
+            ask("hi")
+    with pytest.raises(ConnectionError, match="away"):
+        await chat.achat("hi")
+    assert chat.chat_history == [] and llm.engine.requests == []
+    with pytest.warns(RapidWarning, match="without a drafter: ConnectionError: the store is away"):
+        response = chat_of(Broken(), llm, on_retrieval_error="plain").chat("hi")
+    assert response.response == "At seven." and "away" in response.metadata["rapid"]["notes"][-1]
+    assert asked(llm).context is None and not asked(llm).speculation.enabled
+
+
+def test_where_nothing_is_found_it_goes_on_with_the_documents_of_earlier_turns(index):
+    llm = llm_of()
+    with pytest.warns(RapidWarning, match="returned nothing"):
+        response = chat_of(Empty(), llm).chat("hi")
+    assert response.response == "At seven." and [m.content for m in asked(llm).messages] == ["Be brief.", "hi"]
+
+    class Once(Empty):
+        def _retrieve(self, query_bundle):
+            return index.as_retriever(similarity_top_k=1).retrieve(query_bundle) if "ferry" in str(query_bundle) else []
+
+    chat = chat_of(Once(), llm, index=index)
+    chat.chat(ferry("Lima"))
+    with pytest.warns(RapidWarning, match="returned nothing"):
+        chat.chat("Thanks!")
+    assert TOWNS["Lima"] in asked(llm).context.documents[0].text
+    found = index.as_retriever(similarity_top_k=1).retrieve(ferry("Rome"))
+    chat.chat("Thanks!", prev_chunks=found)
+    assert [document.name for document in asked(llm).context.documents] == ["Rome.txt", "Lima.txt"]
+
+
+def test_nodes_without_documents_stay_in_the_talk(wide):
+    class Notes(BaseRetriever):
+        def _retrieve(self, query_bundle):
+            return [
+                NodeWithScore(node=TextNode(text=f"The mill of valley {n} has {n} wheels."), score=1.0)
+                for n in range(9)
+                if str(n) in str(query_bundle)
+            ]
+
+    llm = llm_of()
+    chat = chat_of(Notes(), llm)
+    for question in ("Mills 1 and 2?", "Mills 2 and 3?"):
+        with pytest.warns(RapidWarning, match="no whole documents"):
+            chat.chat(question)
+    texts = [(document.text[:20], document.position) for document in asked(llm).context.documents]
+    assert sorted(texts, key=lambda pair: pair[1])[0][1] == 0 and len(texts) == len(set(texts)) >= 2
+    assert "valley 1" in str(asked(llm).context.documents) and "valley 3" in str(asked(llm).context.documents)
+
+
+def test_turns_that_a_memory_no_longer_gives_are_named(index):
+    llm = llm_of()
+    memory = ChatMemoryBuffer.from_defaults(token_limit=12, tokenizer_fn=str.split)
+    chat = chat_of(index, llm, memory=memory)
+    chat.chat("one two three four five six seven")
+    with pytest.warns(RapidWarning, match="the memory gives 0 of 2 messages"):
+        response = chat.chat("and eight nine ten eleven twelve thirteen?")
+    assert any("the memory gives" in note for note in response.metadata["rapid"]["notes"])
+
+
+def test_wrong_words_are_named(index, monkeypatch):
+    with pytest.raises(InputError, match="RapidContextChatEngine needs a RapidLLM"):
+        chat_of(index, MockLLM())
+    with pytest.raises(InputError, match="system_prompt= or with prefix_messages="):
+        chat_of(index, llm_of(), prefix_messages=[])
+    with pytest.raises(InputError, match="context_refine_template"):
+        chat_of(index, llm_of(), context_refine_template="{context_msg}")
+    with pytest.raises(InputError, match="BaseRetriever"):
+        RapidContextChatEngine.from_defaults(index, llm=llm_of())
+    monkeypatch.setattr(Settings, "_llm", llm_of())
+    assert RapidContextChatEngine.from_defaults(index.as_retriever()).chat(ferry("Lima")).response == "At seven."
+
+
+# Applications that know nothing of us
+
+
+@pytest.mark.parametrize("kind", ["compact", "tree_summarize", "refine"])
+def test_a_query_engine_of_llamaindex_finds_its_context_by_itself(kind, wide):
+    llm = RapidLLM(engine=wide, max_tokens=6)
+    engine = SummaryIndex.from_documents([Document(text=TOWNS["Lima"])]).as_query_engine(llm=llm, response_mode=kind)
+    assert str(engine.query(ferry("Lima", 21)))
+    target, drafter = roles(wide)
+    assert TOWNS["Lima"] in target and "ferry to Lima leaves at 21" in drafter
+    assert ferry("Lima", 21) in drafter and len(drafter) < 0.6 * len(target)
+
+
+def test_a_chat_engine_of_llamaindex_finds_its_context_in_the_system_message(index, wide):
+    llm = RapidLLM(engine=wide, max_tokens=6)
+    chat = index.as_chat_engine(chat_mode="context", llm=llm, similarity_top_k=20, system_prompt="Be brief.")
+    assert chat.chat(ferry("Lima")).response
+    target, drafter = roles(wide)
+    assert "Be brief." in drafter and "ferry to Lima leaves at 7" in drafter and len(drafter) < 0.6 * len(target)
