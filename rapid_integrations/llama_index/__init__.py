@@ -1,0 +1,1 @@
+"""LlamaIndex: documents that are read whole where only their nodes were retrieved."""
