@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_index.core import Document
@@ -154,6 +157,40 @@ def test_a_short_last_node_that_stands_in_the_one_before_it_is_not_dropped():
     assert texts(nodes)[-1] == "the end" and nodes[-1].start_char_idx < 40
     rebuilt = rebuild(nodes)
     assert rebuilt.text.endswith("on.\nthe end") and "is not certain" in rebuilt.notes[0]
+
+
+def chain(*pieces):
+    """Nodes that follow each other, with the offsets at which a parser finds them."""
+    nodes = [TextNode(text=text, start_char_idx=start, end_char_idx=start + len(text)) for text, start in pieces]
+    for one, two in pairwise(nodes):
+        one.relationships[NodeRelationship.NEXT] = two.as_related_node_info()
+        two.relationships[NodeRelationship.PREVIOUS] = one.as_related_node_info()
+    return nodes
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text", "uncertain"),
+    [
+        # Found in the middle of the node before it; the next node begins where it ends behind that one.
+        ((("I say yes, twice.", 0), ("yes", 6), ("So be it.", 22)), "I say yes, twice.\nyes\n\nSo be it.", 0),
+        # The overlap, with white space behind it that was trimmed.
+        ((("one two three", 0), ("three", 8), ("four", 16)), "one two three\n\nfour", 0),
+        # The same, or the word once more: there is as much room as it takes.
+        ((("I said yes", 0), ("yes", 7), ("So be it.", 15)), "I said yes\nyes\n\nSo be it.", 1),
+        # Found too early in a text of which only the beginning of the next node is an overlap, or none.
+        ((("la la la", 0), ("la la la", 3)), "la la la\nla la la", 1),
+        ((("la la la", 0), ("la la la", 3), ("la end", 15)), "la la la\nla la la\nla end", 2),
+    ],
+)
+def test_a_node_that_was_found_too_early_goes_behind_the_one_before_it(pieces, text, uncertain):
+    rebuilt = rebuild(chain(*pieces))
+    assert rebuilt.text == text
+    assert [note.split(" of its nodes")[0] for note in rebuilt.notes] == [f"the place of {uncertain}"] * bool(uncertain)
+
+
+def test_nodes_of_two_chunk_sizes_are_compared_with_their_own_neighbours():
+    nodes = [*chain(("a1a b2b c3c", 0), ("c3c d4d", 8)), *chain(("a1a", 0), ("b2b", 4), ("c3c", 8), ("d4d", 12))]
+    assert rebuild(nodes).text == "a1a b2b c3c d4d" and not rebuild(nodes).notes
 
 
 def test_a_document_that_was_split_twice_is_there_once():

@@ -158,6 +158,8 @@ def _neighbours(span: _Span, placed: _Span, spans: dict[str, _Span], end: int) -
 
 def _misplaced(span: _Span, before: _Span, overlap: int, room: int | None) -> bool:
     """Whether a text that was found inside the one before it belongs, or may belong, behind it."""
+    if overlap <= 0:
+        return False
     if before.start < span.start and span.end <= before.end:
         # With white space behind it an overlap can make a node; one that is followed by as much
         # as it holds does not need to be that.
