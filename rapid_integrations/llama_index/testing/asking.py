@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from concurrent.futures import Future, wait
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -72,14 +73,20 @@ class Refused:
 
 
 def within(seconds: float, rule: str, work: Callable[[], T]) -> T:
-    """What `work` gives, where it might hang."""
-    results: list[T] = []
+    """What `work` gives, in a thread of its own, where it might hang."""
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is asked for
+            outcome.set_exception(error)
+
     # A daemon, so that a model that hangs does not keep the tests from ending.
-    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
-    thread.start()
-    thread.join(seconds)
-    assert results, f"{rule}, got no answer within {seconds:g} s"
-    return results[0]
+    threading.Thread(target=run, daemon=True).start()
+    done, _ = wait([outcome], seconds)
+    assert done, f"{rule}, got no answer within {seconds:g} s"
+    return outcome.result()
 
 
 async def awithin(seconds: float, rule: str, work: Awaitable[T]) -> T:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 from zlib import crc32
 
 import pytest
@@ -15,8 +17,11 @@ from llama_index.core.llms import LLM
 from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.schema import NodeWithScore, TextNode
 
+from rapid_integrations.llama_index.testing.asking import within
 from rapid_integrations.llama_index.testing.properties import SuiteProperties
 from rapid_integrations.llama_index.testing.watching import Calls, watched
+
+T = TypeVar("T")
 
 _TEXTS = (
     "The harbour of Lima closes at nine in the evening.",
@@ -35,18 +40,21 @@ class StoreTests(SuiteProperties):
         """A compact query engine hands the found node to the model, and its answer back."""
         engine = _index(tmp_path, _TEXTS).as_query_engine(llm=llm, similarity_top_k=1, response_mode="compact")
         with watched() as calls:
-            response = engine.query(_QUESTION)
+            response = self._sync(lambda: engine.query(_QUESTION))
         _check_answer("query", str(response), response.source_nodes, calls)
 
     def test_streaming_query_engine(self, llm: LLM, tmp_path: Path) -> None:
         """With streaming=True it gives the same text, piece by piece."""
         index = _index(tmp_path, _TEXTS)
+        whole, streaming = (
+            index.as_query_engine(llm=llm, similarity_top_k=1, streaming=streaming) for streaming in (False, True)
+        )
         with watched() as calls:
-            response = index.as_query_engine(llm=llm, similarity_top_k=1, streaming=True).query(_QUESTION)
+            response = self._sync(lambda: streaming.query(_QUESTION))
             assert isinstance(response, StreamingResponse), f"streaming=True must stream, got {type(response).__name__}"
             streamed = "".join(str(token) for token in response.response_gen)
         _check_answer("query with streaming", streamed, response.source_nodes, calls)
-        self._same(streamed, str(index.as_query_engine(llm=llm, similarity_top_k=1).query(_QUESTION)), "streaming")
+        self._same(streamed, str(self._sync(lambda: whole.query(_QUESTION))), "query with streaming")
 
     @pytest.mark.asyncio
     async def test_async_query_engine(self, llm: LLM, tmp_path: Path) -> None:
@@ -64,10 +72,11 @@ class StoreTests(SuiteProperties):
         """A context chat engine reads nodes and earlier turns; its second turn is streamed."""
         engine = _chat_engine(llm, tmp_path)
         with watched() as calls:
-            first = engine.chat(_QUESTION)
+            first = self._sync(lambda: engine.chat(_QUESTION))
         _check_answer("chat", first.response, first.source_nodes, calls)
         with watched() as calls:
-            streamed = "".join(engine.stream_chat(_SECOND_QUESTION).response_gen)
+            second = self._sync(lambda: engine.stream_chat(_SECOND_QUESTION))
+            streamed = "".join(second.response_gen)
         _check_second_turn("stream_chat", streamed, first.response, calls)
 
     @pytest.mark.asyncio
@@ -88,12 +97,16 @@ class StoreTests(SuiteProperties):
         text = " ".join(f"word{number % 97}" for number in range(20_000))
         engine = _index(tmp_path, [text]).as_query_engine(llm=llm)
         with watched() as calls:
-            response = engine.query("What is word7?")
+            response = self._sync(lambda: engine.query("What is word7?"))
         assert str(response).strip(), f"a query over a long node must be answered, got {response!s}"
         assert len(calls.prompts) == self.calls_for_long_node, (
             f"a node of 20,000 words must cost {self.calls_for_long_node} calls, as calls_for_long_node says, "
             f"got {len(calls.prompts)} with a context_window of {llm.metadata.context_window}"
         )
+
+    def _sync(self, ask: Callable[[], T]) -> T:
+        # In a thread: LlamaIndex's sync engines make an event loop where there is none, and leave it open.
+        return within(self.patience, "an engine must answer", ask)
 
     def _same(self, text: str, expected: str, what: str) -> None:
         if self.is_deterministic:
