@@ -7,8 +7,8 @@ from common import options
 from langchain_chroma import Chroma
 from langchain_classic.chains import create_retrieval_chain
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_text_splitters import RecursiveCharacterTextSplitter
 from langchain_huggingface import HuggingFaceEmbeddings
+from langchain_text_splitters import RecursiveCharacterTextSplitter
 
 from rapid_integrations.langchain import ChatRapid, create_rapid_documents_chain
 

@@ -222,7 +222,7 @@ def test_the_prompt_is_the_applications_own(index):
     )
     changed = PromptTemplate("{context_str}\n\nNow: {query_str}")
     engine.update_prompts({"response_synthesizer:text_qa_template": changed})
-    assert engine.get_prompts()["response_synthesizer:text_qa_template"] is changed
+    assert engine.get_prompts()["response_synthesizer:text_qa_template"].template == changed.template
     engine.query(QUESTION)
     assert asked(llm).messages[0].content.endswith(f"Now: {QUESTION}")
     engine.update_prompts({"response_synthesizer:text_qa_template": PromptTemplate("Just {query_str}")})

@@ -19,7 +19,7 @@ from llama_index.core.base.llms.types import (
 from llama_index.core.callbacks import CallbackManager, trace_method
 from llama_index.core.chat_engine import ContextChatEngine
 from llama_index.core.chat_engine.types import AgentChatResponse, StreamingAgentChatResponse
-from llama_index.core.memory import BaseMemory, Memory
+from llama_index.core.memory import BaseMemory, ChatMemoryBuffer
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.schema import MetadataMode, NodeWithScore
@@ -108,7 +108,7 @@ class RapidContextChatEngine(ContextChatEngine):
         self._conversation = Conversation()
 
     @classmethod
-    def from_defaults(
+    def from_defaults(  # type: ignore[override] # a word that is unknown there is ignored, and here an error
         cls,
         retriever: BaseRetriever,
         chat_history: list[ChatMessage] | None = None,
@@ -287,10 +287,10 @@ class RapidContextChatEngine(ContextChatEngine):
         return [*([ChatMessage(role=MessageRole.SYSTEM, content=system)] if system.strip() else []), *prefix]
 
 
-def _memory(llm: RapidLLM, chat_history: list[ChatMessage] | None) -> Memory:
-    """LlamaIndex's memory, as long as the target's window, in the target's tokens."""
+def _memory(llm: RapidLLM, chat_history: list[ChatMessage] | None) -> ChatMemoryBuffer:
+    """A memory as long as the target's window, in the target's tokens."""
     metadata = llm.metadata
-    return Memory.from_defaults(
+    return ChatMemoryBuffer.from_defaults(
         chat_history=chat_history or [],
         token_limit=metadata.context_window - (metadata.num_output or 0),
         tokenizer_fn=llm.token_ids,

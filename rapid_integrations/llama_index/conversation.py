@@ -29,20 +29,17 @@ class Conversation:
 
     def with_earlier(self, context: LongContext | LongHistory | None) -> LongContext | None:
         """What one turn found, and behind it in rank the documents of earlier turns, the newest first."""
-        own: list[Document] = []
-        chunks, query, separator = (), "", LongContext.separator
+        found: Sequence[Document] = ()
         if isinstance(context, LongContext):
-            chunks, query, separator = context.chunks, context.query, context.separator
             # Nodes without a document stand for themselves.
             found = context.documents or (Document(context.text, heading=False),)
-            known = list(self._kept.values())
-            own = [document if document in known else self.placed(document.text, document) for document in found]
+        known = list(self._kept.values())
+        own = [document if document in known else self.placed(document.text, document) for document in found]
         earlier = [document for document in self._kept.values() if document not in own]
         if not own and not earlier:
             return None
-        return LongContext(
-            documents=(*own, *reversed(earlier)), chunks=chunks, query=query, place=PLACE, separator=separator
-        )
+        base = context if isinstance(context, LongContext) else LongContext(chunks=(), place=PLACE)
+        return replace(base, text="", documents=(*own, *reversed(earlier)))
 
     def forget(self) -> None:
         """Begin anew."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -18,6 +17,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Metada
 from rapid_core import Document, InputError
 from rapid_integrations.llama_index.places import places_of
 from rapid_integrations.llama_index.rebuilding import SEPARATOR, Rebuilt, rebuild, shared_metadata, shown
+from rapid_integrations.search import Fetched
 
 DocumentLoader = Callable[[Any], "str | BaseNode | None"]
 # All nodes of the document store at a position, read once a call.
@@ -26,17 +26,6 @@ Scan = Callable[[int], list[BaseNode]]
 # The key under which vector stores keep the id of a node's document.
 SOURCE_KEY = "ref_doc_id"
 PAGE_KEY = "page_label"
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """Documents by the ids of the sources, in the order of their best nodes; None where there is none.
-
-    notes: sentences about documents that are not whole, or not certain to be as they were.
-    """
-
-    documents: dict[str, Document | None]
-    notes: tuple[str, ...] = ()
 
 
 class Documents:
@@ -76,6 +65,10 @@ class Documents:
         self._id_key = id_key
         self._mode = metadata_mode
         self._places = places_of(docstore, vector_store, index, retriever)
+
+    def of(self, retriever: BaseRetriever | None) -> Documents:
+        """The same reading, of what a retriever has."""
+        return Documents(retriever=retriever, id_key=self._id_key, metadata_mode=self._mode)
 
     @property
     def knows_documents(self) -> bool:

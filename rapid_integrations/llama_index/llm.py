@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages_to_prompt
 from llama_index.core.base.llms.types import (
@@ -265,7 +265,7 @@ class RapidLLM(RapidModel, FunctionCallingLLM):
     ) -> BaseModel:
         """An object of `output_cls`, whose schema is enforced while decoding."""
         if self.pydantic_program_mode != PydanticProgramMode.DEFAULT:
-            return super().structured_predict(output_cls, prompt, llm_kwargs, **prompt_args)
+            return cast("BaseModel", super().structured_predict(output_cls, prompt, llm_kwargs, **prompt_args))
         messages = self._form_messages(prompt, prompt_args)
         return as_object(output_cls, self.chat(messages, **call_options(output_cls, llm_kwargs)))
 
@@ -278,7 +278,7 @@ class RapidLLM(RapidModel, FunctionCallingLLM):
     ) -> BaseModel:
         """`structured_predict` for an event loop."""
         if self.pydantic_program_mode != PydanticProgramMode.DEFAULT:
-            return await super().astructured_predict(output_cls, prompt, llm_kwargs, **prompt_args)
+            return cast("BaseModel", await super().astructured_predict(output_cls, prompt, llm_kwargs, **prompt_args))
         messages = self._form_messages(prompt, prompt_args)
         return as_object(output_cls, await self.achat(messages, **call_options(output_cls, llm_kwargs)))
 

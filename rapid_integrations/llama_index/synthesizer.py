@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,6 @@ from llama_index.core.base.response.schema import (
 )
 from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
 from llama_index.core.indices.prompt_helper import ChatPromptHelper, PromptHelper
-from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.events.synthesis import SynthesizeEndEvent, SynthesizeStartEvent
 from llama_index.core.llms.structured_llm import StructuredLLM
 from llama_index.core.prompts import BasePromptTemplate
@@ -28,6 +27,7 @@ from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.settings import Settings
 from llama_index.core.types import RESPONSE_TEXT_TYPE
+from llama_index_instrumentation import get_dispatcher
 from pydantic import BaseModel
 
 from rapid_core import InputError
@@ -91,14 +91,14 @@ class RapidSynthesizer(BaseSynthesizer):
         )
         self._template = text_qa_template or DEFAULT_TEXT_QA_PROMPT_SEL
         self._drafter_mode, self._on_error = drafter_metadata_mode, on_retrieval_error
-        self._places = {
-            "index": index,
-            "docstore": docstore,
-            "vector_store": vector_store,
-            "document_loader": document_loader,
-        }
-        self._reading = {"id_key": id_key, "metadata_mode": metadata_mode}
-        Documents(**self._places, **self._reading)
+        self._documents = Documents(
+            index=index,
+            docstore=docstore,
+            vector_store=vector_store,
+            document_loader=document_loader,
+            id_key=id_key,
+            metadata_mode=metadata_mode,
+        )
         watch_retrievers()
 
     def _get_prompts(self) -> PromptDictType:
@@ -176,10 +176,10 @@ class RapidSynthesizer(BaseSynthesizer):
         return self._read(await self._rapid.achat(messages, **options))
 
     @contextmanager
-    def _events(self, query: QueryType) -> Iterator[Any]:
+    def _events(self, query: QueryType) -> Iterator[Callable[[RESPONSE_TYPE], RESPONSE_TYPE]]:
         """The events of a synthesis; what it yields hears the response and hands it on."""
         dispatcher.event(SynthesizeStartEvent(query=query))
-        payload = {EventPayload.QUERY_STR: _text(query)}
+        payload: dict[str, Any] = {EventPayload.QUERY_STR: _text(query)}
         with self._callback_manager.event(CBEventType.SYNTHESIZE, payload=payload) as event:
 
             def heard(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
@@ -190,10 +190,10 @@ class RapidSynthesizer(BaseSynthesizer):
             yield heard
 
     def _search(self, question: str, nodes: Sequence[NodeWithScore]) -> Search:
-        places = self._places
-        if not any(place is not None for place in places.values()):
-            places = {"retriever": retriever_of(nodes)}
-        hook = NodeHook(Documents(**places, **self._reading), drafter_metadata_mode=self._drafter_mode)
+        documents = self._documents
+        if not documents.knows_documents:
+            documents = documents.of(retriever_of(nodes))
+        hook = NodeHook(documents, drafter_metadata_mode=self._drafter_mode)
         return Search(hook, query=question, chunks=tuple(nodes), place=PLACE)
 
     def _on_error_of(self) -> OnRetrievalError:
@@ -208,7 +208,7 @@ class RapidSynthesizer(BaseSynthesizer):
         form = {} if self._output_cls is None else call_options(self._output_cls, None)
         return {"rapid_context": RapidContext.of(resolved), **form}
 
-    def _read(self, response: ChatResponse) -> Any:
+    def _read(self, response: ChatResponse) -> str | BaseModel:
         if self._output_cls is not None:
             return as_object(self._output_cls, response)
         return self._rapid.parsed(response.message.content or "")
@@ -218,9 +218,9 @@ class RapidSynthesizer(BaseSynthesizer):
     ) -> Response | PydanticResponse:
         metadata["rapid"] = cost_of(response)
         answer = self._read(response)
-        if self._output_cls is not None:
-            return PydanticResponse(answer, sources, metadata)
-        return Response(answer, sources, metadata)
+        if isinstance(answer, str):
+            return Response(answer, sources, metadata)
+        return PydanticResponse(answer, sources, metadata)
 
     def _nothing(self, streamed: RESPONSE_TYPE) -> RESPONSE_TYPE:
         """What LlamaIndex answers without nodes, and a word about it."""

@@ -36,6 +36,8 @@ class _Answer:
 
 # Each thread and task sees its own answers, and those from before it began.
 _answers: ContextVar[tuple[_Answer, ...]] = ContextVar("rapid_retrieved", default=())
+# The last one is held: index.as_retriever().retrieve(…) leaves nobody else who would.
+_last: ContextVar[BaseRetriever | None] = ContextVar("rapid_last_retriever", default=None)
 _lock = threading.Lock()
 
 
@@ -63,6 +65,7 @@ class RetrieverWatch(NullSpanHandler):
         }
         if nodes:
             _answers.set((*_answers.get(), _Answer(weakref.ref(instance), nodes))[-KEPT:])
+            _last.set(instance)
 
 
 def watch_retrievers() -> None:
@@ -76,7 +79,7 @@ def retriever_of(nodes: Sequence[NodeWithScore]) -> BaseRetriever | None:
     """The retriever that returned these nodes to this thread or task, or most of them.
 
     Of a retriever and those that it asked, the outermost. None where nobody watched, where another
-    thread or task asked, and where the retriever is gone.
+    thread or task asked, and where the retriever is gone, if it was not the last one to answer.
     """
     best, found = (0, 0), None
     for answer in _answers.get():
