@@ -39,5 +39,5 @@ $(VENV)/demo.done: pyproject.toml
 	touch $@
 
 $(VENV)/dev.done: $(VENV)/demo.done pyproject.toml
-	$(BIN)/python -m pip install --quiet -e '.[langchain,examples]' --group dev
+	$(BIN)/python -m pip install --quiet -e '.[langchain,llama-index,examples]' --group dev
 	touch $@

@@ -18,8 +18,8 @@ def obedient(asked: Asked):
         return ToolCall(tool.name, json.dumps(arguments, ensure_ascii=False))
     if asked.sampling.constraint is not None:
         told = re.search(r"JSON schema:\n(\{.*\})", asked.messages[0].content)
-        keys = [name for name, _ in _properties(json.loads(told.group(1)))] if told else ["setup", "punchline"]
-        return json.dumps({key: f"a {key}" for key in keys})
+        schema = json.loads(told.group(1)) if told else {"properties": {"setup": {}, "punchline": {}}}
+        return json.dumps(_instance("answer", schema, schema.get("$defs", {})))
     return f"You asked me: {last.content or 'nothing'}"
 
 
@@ -29,6 +29,16 @@ def obedient_engine(**options):
 
 def _properties(schema):
     return schema.get("properties", {}).items()
+
+
+def _instance(name, schema, known):
+    """An object of a JSON schema, or a part of one."""
+    schema = known[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    if "properties" in schema:
+        return {key: _instance(key, part, known) for key, part in _properties(schema)}
+    if schema.get("type") == "array":
+        return [_instance(name, schema["items"], known)]
+    return 1 if schema.get("type") == "integer" else f"a {name}"
 
 
 def _value(name, schema, question):

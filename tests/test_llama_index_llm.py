@@ -17,7 +17,7 @@ from llama_index.core import PromptTemplate, Settings
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import CachePoint, CitableBlock, ImageBlock, ThinkingBlock, ToolCallBlock
 from llama_index.core.llms import ChatMessage, TextBlock
-from llama_index.core.memory import Memory
+from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.tools import FunctionTool
 from pydantic import BaseModel, Field
 
@@ -215,10 +215,16 @@ def look(at: str, times: int = 1) -> str:
 TOOL = FunctionTool.from_defaults(look)
 
 
+def memory_of(llm):
+    """An agent's own one leaves a database open."""
+    return ChatMemoryBuffer.from_defaults(token_limit=16000, tokenizer_fn=llm.token_ids)
+
+
 async def test_a_function_agent_calls_its_tools_and_goes_on():
     engine = ScriptedEngine([ToolCall("look", '{"at": "the sky", "times": 2}'), "It is blue."])
-    agent = FunctionAgent(tools=[look], llm=RapidLLM(engine=engine), system_prompt="Be exact.")
-    output = await agent.run("What colour is the sky?")
+    llm = RapidLLM(engine=engine)
+    agent = FunctionAgent(tools=[look], llm=llm, system_prompt="Be exact.")
+    output = await agent.run("What colour is the sky?", memory=memory_of(llm))
     assert output.response.content == "It is blue."
     first, second = engine.requests
     assert first.tools.tools[0].name == "look" and first.messages[0].content == "Be exact."
@@ -229,15 +235,15 @@ async def test_a_function_agent_calls_its_tools_and_goes_on():
 
 
 async def test_an_agent_is_refused_where_the_template_has_no_tools():
-    agent = FunctionAgent(tools=[look], llm=RapidLLM(engine=ScriptedEngine(["x"], tools_in_template=False)))
+    llm = RapidLLM(engine=ScriptedEngine(["x"], tools_in_template=False))
     with pytest.raises(ValueError, match="FunctionCallingLLM"):
-        await agent.run("hi")
+        await FunctionAgent(tools=[look], llm=llm).run("hi", memory=memory_of(llm))
 
 
 async def test_an_agents_next_turn_goes_on_in_the_cache(ending):
     llm = RapidLLM(engine=ending, max_tokens=120, function_calling=True)
     agent = FunctionAgent(tools=[look], llm=llm, initial_tool_choice="look", streaming=True)
-    memory = Memory.from_defaults(token_limit=16000, tokenizer_fn=llm.token_ids)
+    memory = memory_of(llm)
     before = 0
     for turn in range(3):
         output = await agent.run(f"Look at thing {turn}.", memory=memory)

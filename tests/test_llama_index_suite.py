@@ -98,10 +98,6 @@ class TestMockFunctionCallingLLM(_Mock):
     def test_answers_are_new_text_only(self, llm):
         super().test_answers_are_new_text_only(llm)
 
-    @pytest.mark.xfail(reason="it joins blocks of text without the line break of `content`", strict=True)
-    def test_blocks_of_text_are_read(self, llm):
-        super().test_blocks_of_text_are_read(llm)
-
     @pytest.mark.xfail(reason="error_on_no_tool_call is not read", strict=True)
     def test_answer_without_a_call(self, tool_llm):
         super().test_answer_without_a_call(tool_llm)
