@@ -1,4 +1,4 @@
-"""An agent with tools: its long history is read whole by the target, and in part by the drafter.
+"""An agent with a long history: the target sees all of it, the drafter what matters for the question.
 
 python examples/llama_index_agent.py --demo
 """
@@ -6,46 +6,46 @@ python examples/llama_index_agent.py --demo
 import asyncio
 
 from common import options
-from llama_index.core.agent.workflow import FunctionAgent, ToolCallResult
-from llama_index.core.memory import Memory
+from llama_index.core.agent.workflow import FunctionAgent
+from llama_index.core.base.llms.types import ToolCallBlock
+from llama_index.core.llms import ChatMessage
+from llama_index.core.memory import ChatMemoryBuffer
 
 from rapid_integrations.llama_index import RapidLLM
 
 
 async def main() -> None:
-    given = options(__doc__, "Read the page 'try' and say what it tells of finally.")
+    given = options(__doc__, "What did the page on the try statement say about finally?")
 
     def read_page(name: str) -> str:
         """Reads a page of the reference."""
-        return given.documents.get(name, f"There is no page {name!r}, only {', '.join(given.documents)}.")
+        return given.documents.get(name, "There is no such page.")
 
-    # The demo model's template knows no tools: they are described in its system message, if told to.
+    # The demo model's template knows no tools: function_calling=True describes them in the system message.
     llm = RapidLLM(
         target=given.target,
         drafter=given.drafter,
         max_tokens=given.max_tokens,
-        function_calling=True if given.demo else None,
+        function_calling=given.demo or None,
     )
     llm.load()
-    agent = FunctionAgent(
-        tools=[read_page],
-        llm=llm,
-        system_prompt="You read pages.",
-        # The arguments of a call that has to be made fit the tool's schema, whatever the model.
-        initial_tool_choice="read_page",
-    )
-    memory = Memory.from_defaults(token_limit=llm.metadata.context_window, tokenizer_fn=llm.token_ids)
+    agent = FunctionAgent(tools=[read_page], llm=llm, system_prompt="You read pages.")
 
-    for question in (given.question, "And what does it tell of else?"):
-        print(question)
-        handler = agent.run(question, memory=memory)
-        async for event in handler.stream_events():
-            if isinstance(event, ToolCallResult):
-                print(f"{event.tool_name}({event.tool_kwargs}) gave {len(str(event.tool_output))} characters")
-        output = await handler
-        usage = output.raw["usage"]
-        print(f"{output.response.content}\n")
-        print(f"target: {usage['prompt_tokens']} tokens, {usage['cached_tokens']} of them from the turn before\n")
+    # What the agent has done so far: pages that it read, with long results.
+    memory = ChatMemoryBuffer.from_defaults(token_limit=llm.metadata.context_window, tokenizer_fn=llm.token_ids)
+    for number, (name, text) in enumerate(given.documents.items()):
+        call = ToolCallBlock(tool_call_id=f"call{number:05}", tool_name="read_page", tool_kwargs={"name": name})
+        memory.put(ChatMessage(f"Read the page {name!r}."))
+        memory.put(ChatMessage(role="assistant", blocks=[call]))
+        memory.put(ChatMessage(role="tool", content=text, additional_kwargs={"tool_call_id": call.tool_call_id}))
+        memory.put(ChatMessage(role="assistant", content=f"I have read {name!r}."))
+
+    for question in (given.question, "And when is the else clause executed?"):
+        output = await agent.run(question, memory=memory)
+        usage, stats = output.raw["usage"], output.raw["rapid"]
+        print(f"{question}\n{output.response.content}\n")
+        print(f"target: {usage['prompt_tokens']} tokens, {usage['cached_tokens']} of them from the turn before")
+        print(f"drafter: {stats['drafter_prompt_tokens']} tokens\n")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ python examples/llama_index_query_engine.py --demo
 import chromadb
 from common import options
 from llama_index.core import Document, StorageContext, VectorStoreIndex
+from llama_index.core.node_parser import SentenceSplitter
 from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 from llama_index.vector_stores.chroma import ChromaVectorStore
 
@@ -21,6 +22,7 @@ def main() -> None:
         [Document(text=text, id_=name, metadata={"file_name": name}) for name, text in given.documents.items()],
         storage_context=StorageContext.from_defaults(vector_store=store),
         embed_model=HuggingFaceEmbedding(given.embeddings),
+        transformations=[SentenceSplitter(chunk_size=200, chunk_overlap=20)],
     )
 
     # The documents are rebuilt from the store, where the docstore does not have them.

@@ -124,6 +124,13 @@ def test_messages_are_read_role_by_role_and_block_by_block():
     assert messages[7].name == "look" and messages[9].content == "And now?"
 
 
+def test_a_system_message_at_the_end_is_a_question():
+    """LlamaIndex's agents end with one where they have to come to an end."""
+    engine = ScriptedEngine(["done"])
+    RapidLLM(engine=engine).chat([ChatMessage("hi"), ChatMessage(role="system", content="Sum it up.")])
+    assert [message.role for message in engine.requests[0].messages] == ["user", "user"]
+
+
 def test_what_is_not_text_is_an_error_and_not_left_out():
     with pytest.raises(InputError, match="holds a ImageBlock; turn images"):
         llm_of("x").chat([ChatMessage(role="user", content=[TextBlock(text="see"), ImageBlock(image=PIXEL)])])

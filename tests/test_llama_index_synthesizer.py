@@ -66,9 +66,7 @@ def llm_of(*answers, **options):
 
 
 def engine_of(index, synthesizer, **options):
-    return index.as_query_engine(
-        llm=synthesizer._rapid, response_synthesizer=synthesizer, similarity_top_k=3, **options
-    )
+    return index.as_query_engine(response_synthesizer=synthesizer, similarity_top_k=3, **options)
 
 
 def asked(llm):
@@ -99,11 +97,16 @@ def test_the_target_reads_the_whole_document_and_the_drafter_what_was_retrieved(
 
 def test_a_synthesizer_finds_the_index_of_the_engine_that_it_is_in(monkeypatch):
     """As the documentation of LlamaIndex puts one in: no word about where documents are."""
-    llm = llm_of()
     monkeypatch.setattr(Settings, "_llm", None)
-    Settings.llm = llm
-    index_of().as_query_engine(response_synthesizer=RapidSynthesizer()).query(QUESTION)
+    llm = llm_of()
+    index_of().as_query_engine(response_synthesizer=RapidSynthesizer(llm=llm)).query(QUESTION)
     assert TOWNS["Lima"] in asked(llm).context.documents[0].text
+    # Nobody had a default, and this one was asked for.
+    assert Settings.llm is llm
+    other = llm_of()
+    RapidSynthesizer(llm=other)
+    assert Settings.llm is llm
+    assert RapidSynthesizer()._rapid is llm
 
 
 def test_each_engine_of_a_process_reads_its_own_index():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from llama_index.core.base.llms.types import (
@@ -37,8 +38,15 @@ _ROLES = {
 
 
 def to_messages(messages: Sequence[ChatMessage]) -> list[Message]:
-    """Our messages for LlamaIndex's; raises `InputError` for what is not text."""
-    return [_to_message(message) for message in messages]
+    """Our messages for LlamaIndex's; raises `InputError` for what is not text.
+
+    A system message at the end asks for something, as an agent's does that has to come to an end:
+    it is read as the user's, since most templates know no other.
+    """
+    made = [_to_message(message) for message in messages]
+    if made and made[-1].role == "system":
+        made[-1] = replace(made[-1], role="user")
+    return made
 
 
 def text_of(message: ChatMessage) -> str:

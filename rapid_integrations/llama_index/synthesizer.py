@@ -57,6 +57,8 @@ class RapidSynthesizer(BaseSynthesizer):
     streaming, output_cls, empty_response, callback_manager: as of every synthesizer.
     on_retrieval_error: "plain" lets the target read the nodes, without a drafter and with a
     warning, where documents cannot be fetched; the LLM's unless given. Raises `InputError`.
+    Where LlamaIndex has no default LLM, this one becomes it: `as_query_engine` asks for one, also
+    where its synthesizer brings its own.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class RapidSynthesizer(BaseSynthesizer):
             metadata_mode=metadata_mode,
         )
         watch_retrievers()
+        _stand_in(self._rapid)
 
     def _get_prompts(self) -> PromptDictType:
         return {"text_qa_template": self._template}
@@ -237,6 +240,14 @@ def rapid_llm(llm: Any, owner: str) -> tuple[RapidLLM, type[BaseModel] | None]:
     if not isinstance(inner, RapidLLM):
         raise InputError(f"{owner} needs a RapidLLM, as llm= or as Settings.llm, got {type(inner).__name__}")
     return inner, output_cls
+
+
+def _stand_in(llm: RapidLLM) -> None:
+    """Be LlamaIndex's default where it would fail to make one, without OpenAI's package or key."""
+    try:
+        Settings.llm  # noqa: B018 - it is made when it is read
+    except (ImportError, ValueError):
+        Settings.llm = llm
 
 
 def cost_of(response: ChatResponse) -> dict[str, Any]:
