@@ -38,8 +38,9 @@ _DECODER = json.JSONDecoder(strict=False, parse_constant=_no_number, parse_float
 class ToolCallStream:
     """Lets text pass, and holds back what is a call, or may become one.
 
-    names: of the tools. Where calls begin with a tag, what stands before it passes as it comes;
-    where they begin with JSON at once, an answer that begins so is held until its end.
+    names: of the tools. Where calls begin with a tag, what stands before it passes as it comes. An
+    answer that begins with JSON is held until its end: calls may begin so, and small models
+    forget the tags.
     """
 
     def __init__(self, format_: ToolFormat, names: Collection[str]) -> None:
@@ -52,10 +53,14 @@ class ToolCallStream:
         """The text that is certain not to belong to a call."""
         self._held += piece
         marker = self._format.marker
-        if not marker:
-            return self._push_bare()
-        if marker in self._held:
+        if marker and marker in self._held:
             return ""
+        if not self._passed and self._may_be_bare():
+            return ""
+        self._passed = True
+        if not marker:
+            ready, self._held = self._held, ""
+            return ready
         starts = range(min(len(marker) - 1, len(self._held)), 0, -1)
         keep = next((n for n in starts if self._held.endswith(marker[:n])), 0)
         cut = len(self._held) - keep
@@ -66,17 +71,14 @@ class ToolCallStream:
         """The rest of the text, and all calls, when the answer has ended with `piece`."""
         ready = self.push(piece)
         held, self._held = self._held, ""
-        said, calls = read_calls(held, self._format) if self._format.marker else self._read_bare(held)
+        marker = self._format.marker
+        said, calls = read_calls(held, self._format) if marker and marker in held else self._read_bare(held)
         return ready + said, calls
 
-    def _push_bare(self) -> str:
+    def _may_be_bare(self) -> bool:
+        """Whether the answer so far begins as JSON does, or as what stands before it."""
         begun = self._held.lstrip()
-        undecided = not begun or any(start.startswith(begun) or begun.startswith(start) for start in _BARE_STARTS)
-        if not self._passed and undecided:
-            return ""
-        self._passed = True
-        ready, self._held = self._held, ""
-        return ready
+        return not begun or any(start.startswith(begun) or begun.startswith(start) for start in _BARE_STARTS)
 
     def _read_bare(self, held: str) -> tuple[str, tuple[ToolCall, ...]]:
         """JSON alone is a call only if it names a tool: any other object may be the answer itself."""
@@ -85,11 +87,16 @@ class ToolCallStream:
         while rest:
             value, end, error = _decode(rest)
             call = _invalid(rest, error) if error else _of_value(value, self._format, rest[:end])
-            if call.name not in self._names:
+            if call.name not in self._names or (self._format.marker and not _has_arguments(value)):
                 return held, ()
             calls.append(call)
             rest = rest[end:].lstrip(_BARE_BORDERS)
         return ("", tuple(calls)) if calls else (held, ())
+
+
+def _has_arguments(value: object) -> bool:
+    """Whether it can be nothing but a call, where those have tags."""
+    return isinstance(value, dict) and any(isinstance(value.get(key), dict) for key in ("arguments", "parameters"))
 
 
 def read_calls(text: str, format_: ToolFormat) -> tuple[str, tuple[ToolCall, ...]]:

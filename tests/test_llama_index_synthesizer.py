@@ -178,6 +178,17 @@ def test_several_documents_over_the_window_are_left_out_by_name_with_a_warning(i
     assert left and all(name.endswith(".txt") for name in left)
 
 
+def test_a_prompt_is_plain_text_where_a_simple_summary_has_the_repr_of_a_list(index, wide):
+    """LlamaIndex's own synthesizer of the name hands its template a list, and cuts it to its window (issue 22392)."""
+    engine = engine_of(
+        index, RapidSynthesizer(llm=RapidLLM(engine=wide, max_tokens=2)), response_mode="simple_summarize"
+    )
+    engine.query(QUESTION)
+    for prompt in roles(wide):
+        assert "['" not in prompt and "\\n" not in prompt
+    assert TOWNS["Lima"] in roles(wide)[0]
+
+
 # Ways to ask
 
 

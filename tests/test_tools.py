@@ -232,6 +232,31 @@ def test_bare_json_is_a_call_only_if_it_names_a_tool():
         assert said == "" and call.name == "add" and call.error
 
 
+def test_a_call_without_its_tags_is_a_call_and_other_json_is_text():
+    """Qwen2.5-0.5B, quantised, leaves them out."""
+    written = '{"name": "add", "arguments": {"a": 1}}'
+    stream = ToolCallStream(ToolFormat(), ["add"])
+    assert [stream.push(piece) for piece in (written[:9], written[9:])] == ["", ""]
+    said, (call,) = stream.finish("\n")
+    assert (said, call.name, call.arguments, call.error) == ("", "add", '{"a": 1}', "")
+    two = ToolCallStream(ToolFormat(), ["add"]).finish(f"{written}\n{written}")
+    assert two[0] == "" and len(two[1]) == 2
+    for text in (
+        '{"name": "sub", "arguments": {}}',
+        '{"name": "add", "age": 3}',
+        '{"a": 1}',
+        "[1, 2]",
+        "{a",
+        written[:-9],
+    ):
+        assert ToolCallStream(ToolFormat(), ["add"]).finish(text) == (text, ())
+    stream = ToolCallStream(ToolFormat(), ["add"])
+    assert stream.push(f"Like this: {written}") == f"Like this: {written}"
+    stream = ToolCallStream(ToolFormat(), ["add"])
+    assert stream.push("[see] <tool_call>" + written) == ""
+    assert stream.finish("</tool_call>")[1][0].name == "add"
+
+
 @pytest.mark.parametrize("arguments", ['{"a": NaN}', '{"a": "\\ud800"}', '{"a":' * 3000, '"{} 1"'], ids=range(4))
 def test_what_is_no_json_is_no_valid_call(arguments):
     _, (call,) = read_calls(f'<tool_call>{{"name": "add", "arguments": {arguments}}}</tool_call>', ToolFormat())
