@@ -40,11 +40,13 @@ def long_context(
     query: str = "",
     place: str = "",
     separator: str = SEPARATOR,
+    loose: bool = False,
 ) -> LongContext:
     """The documents for the target, best-ranked first, and the passages for the drafter, in document order.
 
     passages: best first. documents: with the ids that passages name. Passages of one document
-    that overlap become one. Without documents the passages are all that there is to read: the
+    that overlap become one. loose: whether the target, too, reads passages without a document,
+    behind what is there again for the next question. Without documents the passages are all that there is to read: the
     target reads all of them, and the drafter the best ones, a quarter of the text.
     """
     if not documents:
@@ -57,17 +59,14 @@ def long_context(
     for source, document in sorted(ranked, key=lambda it: (it[1].position, it[1].name, it[1].text)):
         own = [passage for passage in passages if passage.source == source and passage.text.strip()]
         chunks.extend(_in_order(own, document.text, offsets=len(ranked) == 1))
-    # Passages without a document are read, too, behind what is there again for the next question.
-    loose = dict.fromkeys(
+    stray = dict.fromkeys(
         passage.written for passage in passages if passage.source not in known and passage.text.strip()
     )
-    chunks.extend(map(Chunk, loose))
+    chunks.extend(map(Chunk, stray))
     unique = {chunk.text: chunk for chunk in chunks}
+    more = [Document(text, heading=False, position=1) for text in stray] if loose else []
     return LongContext(
-        documents=(
-            *(document for _, document in ranked),
-            *(Document(text, heading=False, position=1) for text in loose),
-        ),
+        documents=(*(document for _, document in ranked), *more),
         chunks=tuple(unique.values()),
         query=query,
         place=place,

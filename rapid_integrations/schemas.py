@@ -22,16 +22,12 @@ PATTERNS = {
 
 
 def pydantic_schema(model: Any) -> dict[str, Any]:
-    """The JSON schema of a Pydantic class (1 or 2), with what Pydantic demands beyond it, and less what it does not.
-
-    It takes a list with equal items for a set. Of times, durations and addresses it refuses many
-    that their formats allow.
-    """
+    """The JSON schema of a Pydantic class (1 or 2), as Pydantic reads it."""
     if hasattr(model, "model_json_schema"):
         made = model.model_json_schema(schema_generator=_NumbersForDecimals)
     else:
         made = model.schema()
-    return cast("dict[str, Any]", _as_pydantic_reads(made))
+    return cast("dict[str, Any]", as_pydantic_reads(made))
 
 
 class _NumbersForDecimals(GenerateJsonSchema):
@@ -42,12 +38,17 @@ class _NumbersForDecimals(GenerateJsonSchema):
         return next((part for part in made.get("anyOf", ()) if part.get("type") == "number"), made)
 
 
-def _as_pydantic_reads(schema: Any) -> Any:
+def as_pydantic_reads(schema: Any) -> Any:
+    """A schema of Pydantic's, with what Pydantic demands beyond it, and less what it does not.
+
+    It takes a list with equal items for a set. Of times, durations and addresses it refuses many
+    that their formats allow.
+    """
     if isinstance(schema, list):
-        return [_as_pydantic_reads(part) for part in schema]
+        return [as_pydantic_reads(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {key: _as_pydantic_reads(part) for key, part in schema.items() if (key, part) != ("uniqueItems", True)}
+    made = {key: as_pydantic_reads(part) for key, part in schema.items() if (key, part) != ("uniqueItems", True)}
     if made.get("type") == "string" and "pattern" not in made and made.get("format") in PATTERNS:
         made["pattern"] = PATTERNS[made.pop("format")]
     return made

@@ -43,12 +43,17 @@ class Hook(ABC):
     """A framework's retriever, and where the documents are kept that its chunks come from.
 
     remedy: how a caller says where documents are. naming: where a chunk names its document.
-    warning: said with every use. The repr is its own, and no secret is in it.
+    warning: said with every use. nothing_found: what is said where there is no chunk, as a warning
+    if `warns_of_nothing`. reads_loose: whether the target reads chunks without a document beside
+    documents. The repr is its own, and no secret is in it.
     """
 
     remedy: ClassVar[str]
+    warns_of_nothing: ClassVar[bool] = False
+    reads_loose: ClassVar[bool] = False
     naming: str
     warning: str = ""
+    nothing_found: str = NOTHING_FOUND
 
     def __init__(self) -> None:
         self._name = uuid.uuid4().hex
@@ -127,11 +132,12 @@ class Search:
         if self.whole:
             return self._of_known_documents(passages)
         if not any(passage.text.strip() for passage in passages):
-            warnings.warn(NOTHING_FOUND, RapidWarning, stacklevel=2)
-            return Resolved(None, (NOTHING_FOUND,), plain=True)
+            if self.hook.warns_of_nothing:
+                warnings.warn(self.hook.nothing_found, RapidWarning, stacklevel=2)
+            return Resolved(None, (self.hook.nothing_found,), plain=True)
         found = [(source, document) for source, document in fetched.documents.items() if document is not None]
         notes = self._notes(passages, fetched)
-        return Resolved(self._context(passages, found), notes)
+        return Resolved(self._context(passages, found, loose=self.hook.reads_loose), notes)
 
     def _of_known_documents(self, passages: Sequence[Passage]) -> Resolved:
         if not passages:
@@ -143,8 +149,12 @@ class Search:
         ]
         return Resolved(self._context(held, named))
 
-    def _context(self, passages: Sequence[Passage], documents: Sequence[tuple[str, Document]]) -> LongContext:
-        return long_context(passages, documents, query=self.query, place=self.place, separator=self.separator)
+    def _context(
+        self, passages: Sequence[Passage], documents: Sequence[tuple[str, Document]], *, loose: bool = False
+    ) -> LongContext:
+        return long_context(
+            passages, documents, query=self.query, place=self.place, separator=self.separator, loose=loose
+        )
 
     def _notes(self, passages: Sequence[Passage], fetched: Fetched) -> tuple[str, ...]:
         """What the caller should know, as warnings and for the statistics."""

@@ -30,7 +30,7 @@ from rapid_integrations.langchain.structured import (
     with_raw,
 )
 from rapid_integrations.model import Piece, RapidModel
-from rapid_integrations.schemas import response_format
+from rapid_integrations.schemas import as_pydantic_reads, response_format
 
 
 class RapidContextOverflowError(PromptTooLongError, ContextOverflowError):
@@ -38,7 +38,9 @@ class RapidContextOverflowError(PromptTooLongError, ContextOverflowError):
 
 
 def _read_tool(tool: Any) -> Tool:
-    return read_function(convert_to_openai_tool(tool))
+    function = convert_to_openai_tool(tool)
+    # What is no description already was made one by Pydantic.
+    return read_function(function if isinstance(tool, Mapping) else as_pydantic_reads(function))
 
 
 class ChatRapid(RapidModel, BaseChatModel):

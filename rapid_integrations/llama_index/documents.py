@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -94,10 +93,6 @@ class Documents:
         notes: list[str] = []
         documents = {source: self._document(source, found, scan, notes) for source, found in retrieved.items()}
         return Fetched(documents, tuple(dict.fromkeys(notes)))
-
-    async def afetch(self, nodes: Sequence[NodeWithScore]) -> Fetched:
-        """`fetch` for an event loop."""
-        return await asyncio.to_thread(self.fetch, nodes)
 
     def _document(self, source: str, retrieved: Sequence[BaseNode], scan: Scan, notes: list[str]) -> Document | None:
         """The document as the first place has it that has all of it, else as the first that has a part.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import warnings
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages_to_prompt
@@ -20,27 +23,32 @@ from llama_index.core.base.llms.types import (
     MessageRole,
     ToolCallBlock,
 )
+from llama_index.core.chat_engine.types import AgentChatResponse
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection, default_completion_to_prompt
-from llama_index.core.prompts import PromptTemplate
+from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.tools import BaseTool
-from llama_index.core.types import PydanticProgramMode
-from pydantic import BaseModel, model_validator
+from llama_index.core.types import PydanticProgramMode, TokenAsyncGen
+from pydantic import BaseModel, SerializationInfo, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from rapid_core import Tool
+from rapid_core import OptionError, Tool
 from rapid_integrations.calls import Words, read_choice, read_function
 from rapid_integrations.contexts import RapidWarning
+from rapid_integrations.engines import token_of
 from rapid_integrations.llama_index.messages import (
     astream_chat,
+    astream_completion,
     stream_chat,
+    stream_completion,
     to_chat_response,
     to_completion,
     to_messages,
 )
 from rapid_integrations.llama_index.retrieval import RapidContext
 from rapid_integrations.llama_index.structured import as_object, astream_objects, call_options, stream_objects
-from rapid_integrations.model import DEFAULT_MAX_TOKENS, RapidModel
+from rapid_integrations.model import DEFAULT_MAX_TOKENS, Piece, RapidModel
+from rapid_integrations.schemas import as_pydantic_reads
 
 # An answer never has more than this part of the window reserved for it.
 LARGEST_RESERVE = 4
@@ -53,7 +61,10 @@ _FOR_PLAIN_MODELS = {
 
 
 def _read_tool(tool: Any) -> Tool:
-    return read_function(tool.metadata.to_openai_tool(skip_length_check=True) if isinstance(tool, BaseTool) else tool)
+    if isinstance(tool, BaseTool):
+        # Its description was made by Pydantic.
+        return read_function(as_pydantic_reads(tool.metadata.to_openai_tool(skip_length_check=True)))
+    return read_function(tool)
 
 
 class RapidLLM(RapidModel, FunctionCallingLLM):
@@ -109,6 +120,12 @@ class RapidLLM(RapidModel, FunctionCallingLLM):
         """The target's token ids of a text, for `Settings.tokenizer`."""
         return list(self._engine().token_ids(text))
 
+    @model_serializer(mode="wrap")
+    def custom_model_dump(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        """As of every component; LlamaIndex takes it for the key of caches, and two engines differ."""
+        written: dict[str, Any] = super().custom_model_dump(handler, info)
+        return written if self.engine is None else {**written, "engine_token": token_of(self.engine)}
+
     def to_payload(self) -> dict[str, Any]:
         """What tracing is told of this LLM; the window only where the models are there already."""
         if self._loaded_engine() is None:
@@ -119,58 +136,39 @@ class RapidLLM(RapidModel, FunctionCallingLLM):
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """The answer to a conversation; `raw` holds usage, and statistics under "rapid"."""
-        return to_chat_response(list(self._answer(to_messages(messages), self._call(None, kwargs))))
+        return to_chat_response(list(self._pieces(messages, kwargs)))
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
         """`chat` piece by piece; usage and statistics come with the last item."""
-        ours, call = to_messages(messages), self._call(None, kwargs)
-
-        def responses() -> ChatResponseGen:
-            yield from stream_chat(self._answer(ours, call))
-
-        return responses()
+        return stream_chat(self._pieces(messages, kwargs))
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """`chat` for an event loop."""
-        async with aclosing(self._aanswer(to_messages(messages), self._call(None, kwargs))) as answer:
-            return to_chat_response([piece async for piece in answer])
+        async with aclosing(self._apieces(messages, kwargs)) as pieces:
+            return to_chat_response([piece async for piece in pieces])
 
     @llm_chat_callback()
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
         """`stream_chat` for an event loop."""
-        ours, call = to_messages(messages), self._call(None, kwargs)
-
-        async def responses() -> ChatResponseAsyncGen:
-            async with aclosing(self._aanswer(ours, call)) as answer:
-                async for response in astream_chat(answer):
-                    yield response
-
-        return responses()
+        return astream_chat(self._apieces(messages, kwargs))
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:  # noqa: ARG002
         """The answer to one user message: the model's chat template formats it in any case."""
-        return to_completion(
-            to_chat_response(list(self._answer(to_messages(_asked(prompt)), self._call(None, kwargs))))
-        )
+        return to_completion(to_chat_response(list(self._pieces(*_completion(prompt, kwargs)))))
 
     @llm_completion_callback()
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:  # noqa: ARG002
         """`complete` piece by piece."""
-        ours, call = to_messages(_asked(prompt)), self._call(None, kwargs)
-
-        def responses() -> CompletionResponseGen:
-            yield from map(to_completion, stream_chat(self._answer(ours, call)))
-
-        return responses()
+        return stream_completion(self._pieces(*_completion(prompt, kwargs)))
 
     @llm_completion_callback()
     async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:  # noqa: ARG002
         """`complete` for an event loop."""
-        async with aclosing(self._aanswer(to_messages(_asked(prompt)), self._call(None, kwargs))) as answer:
-            return to_completion(to_chat_response([piece async for piece in answer]))
+        async with aclosing(self._apieces(*_completion(prompt, kwargs))) as pieces:
+            return to_completion(to_chat_response([piece async for piece in pieces]))
 
     @llm_completion_callback()
     async def astream_complete(
@@ -180,14 +178,42 @@ class RapidLLM(RapidModel, FunctionCallingLLM):
         **kwargs: Any,
     ) -> CompletionResponseAsyncGen:
         """`stream_complete` for an event loop."""
-        ours, call = to_messages(_asked(prompt)), self._call(None, kwargs)
+        return astream_completion(self._apieces(*_completion(prompt, kwargs)))
 
-        async def responses() -> CompletionResponseAsyncGen:
+    async def apredict(self, prompt: BasePromptTemplate, **prompt_args: Any) -> str:
+        """`predict` for an event loop."""
+        await self._aready()
+        return await super().apredict(prompt, **prompt_args)
+
+    async def astream(self, prompt: BasePromptTemplate, **prompt_args: Any) -> TokenAsyncGen:
+        """`stream` for an event loop."""
+        await self._aready()
+        return await super().astream(prompt, **prompt_args)
+
+    async def apredict_and_call(self, tools: Sequence[BaseTool], *args: Any, **kwargs: Any) -> AgentChatResponse:
+        """`predict_and_call` for an event loop."""
+        await self._aready()
+        return await super().apredict_and_call(tools, *args, **kwargs)
+
+    async def _aready(self) -> None:
+        """Load the models in a thread, where the base class would ask for them on the event loop."""
+        await asyncio.to_thread(self._engine)
+
+    def _pieces(self, messages: Sequence[ChatMessage], kwargs: Mapping[str, Any]) -> Generator[Piece, None, None]:
+        """The answer piece by piece; what is wrong with the question is raised at once."""
+        ours, call, one = to_messages(messages), self._call(None, kwargs), _one_call(kwargs)
+        return (one(piece) for piece in self._answer(ours, call))
+
+    def _apieces(self, messages: Sequence[ChatMessage], kwargs: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:
+        """`_pieces` for an event loop."""
+        ours, call, one = to_messages(messages), self._call(None, kwargs), _one_call(kwargs)
+
+        async def pieces() -> AsyncGenerator[Piece, None]:
             async with aclosing(self._aanswer(ours, call)) as answer:
-                async for response in astream_chat(answer):
-                    yield to_completion(response)
+                async for piece in answer:
+                    yield one(piece)
 
-        return responses()
+        return pieces()
 
     def _prepare_chat_with_tools(
         self,
@@ -214,26 +240,6 @@ class RapidLLM(RapidModel, FunctionCallingLLM):
             **kwargs,
         }
 
-    def _validate_chat_with_tools_response(
-        self,
-        response: ChatResponse,
-        tools: Sequence[BaseTool],  # noqa: ARG002
-        allow_parallel_tool_calls: bool = False,
-        **kwargs: Any,  # noqa: ARG002
-    ) -> ChatResponse:
-        """One call where only one is allowed, as LlamaIndex's programs expect it."""
-        calls = [block for block in response.message.blocks if isinstance(block, ToolCallBlock)]
-        if len(calls) > 1 and not allow_parallel_tool_calls:
-            left = ", ".join(call.tool_name for call in calls[1:])
-            warnings.warn(
-                f"one tool call was allowed, and the model made {len(calls)}; left out: {left}",
-                RapidWarning,
-                stacklevel=2,
-            )
-            kept = [block for block in response.message.blocks if block not in calls[1:]]
-            response.message.blocks = kept
-        return response
-
     def get_tool_calls_from_response(
         self,
         response: ChatResponse,
@@ -251,7 +257,7 @@ class RapidLLM(RapidModel, FunctionCallingLLM):
             ToolSelection(
                 tool_id=call.tool_call_id or "",
                 tool_name=call.tool_name,
-                tool_kwargs=call.tool_kwargs if isinstance(call.tool_kwargs, dict) else {},
+                tool_kwargs=_arguments(call),
             )
             for call in calls
         ]
@@ -320,6 +326,36 @@ class RapidLLM(RapidModel, FunctionCallingLLM):
     def _form_messages(self, prompt: Any, prompt_args: dict[str, Any]) -> list[ChatMessage]:
         """As `messages_of`; the form of the answer is the schema's, and not the output parser's."""
         return self._extend_messages(prompt.format_messages(llm=self, **prompt_args))
+
+
+def _completion(prompt: str, kwargs: Mapping[str, Any]) -> tuple[list[ChatMessage], Mapping[str, Any]]:
+    """A completion as a conversation; raises `OptionError` for tools, whose calls it could not give back."""
+    if kwargs.get("tools"):
+        raise OptionError("a completion is text and has no place for tool calls, got tools=; ask with chat")
+    return _asked(prompt), kwargs
+
+
+def _one_call(kwargs: Mapping[str, Any]) -> Callable[[Piece], Piece]:
+    """What keeps the first of several tool calls, where the caller allows one, and names the others."""
+
+    def one(piece: Piece) -> Piece:
+        calls = piece.delta.tool_calls
+        if kwargs.get("parallel_tool_calls") is not False or len(calls) < 2:
+            return piece
+        left = ", ".join(call.name for call in calls[1:])
+        note = f"one tool call was allowed, and the model made {len(calls)}; left out: {left}"
+        warnings.warn(note, RapidWarning, stacklevel=2)
+        return replace(piece, delta=replace(piece.delta, tool_calls=calls[:1]), notes=(*piece.notes, note))
+
+    return one
+
+
+def _arguments(call: ToolCallBlock) -> dict[str, Any]:
+    """The arguments of a call, which a block may hold as text; raises ValueError for what are none."""
+    given = json.loads(call.tool_kwargs) if isinstance(call.tool_kwargs, str) else call.tool_kwargs
+    if not isinstance(given, dict):
+        raise ValueError(f"the arguments of a tool call must be a JSON object, got {given!r:.200}")
+    return given
 
 
 def _asked(prompt: str) -> list[ChatMessage]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -114,7 +115,7 @@ def to_chat_response(pieces: Sequence[Piece]) -> ChatResponse:
     return response
 
 
-def stream_chat(pieces: Iterable[Piece]) -> Iterator[ChatResponse]:
+def stream_chat(pieces: Iterable[Piece]) -> Generator[ChatResponse, None, None]:
     """An answer as LlamaIndex streams it: each item has all text so far; the last one calls, usage and statistics."""
     text = ""
     for piece in pieces:
@@ -122,17 +123,31 @@ def stream_chat(pieces: Iterable[Piece]) -> Iterator[ChatResponse]:
         yield _chat_response(piece, text)
 
 
-async def astream_chat(pieces: AsyncIterator[Piece]) -> AsyncIterator[ChatResponse]:
+async def astream_chat(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[ChatResponse, None]:
     """`stream_chat` for an event loop."""
     text = ""
-    async for piece in pieces:
-        text += _new_text(piece)
-        yield _chat_response(piece, text)
+    async with aclosing(pieces):
+        async for piece in pieces:
+            text += _new_text(piece)
+            yield _chat_response(piece, text)
 
 
 def to_completion(response: ChatResponse) -> CompletionResponse:
     """The text of a chat response, as `complete` gives it."""
     return CompletionResponse(text=response.message.content or "", delta=response.delta, raw=response.raw)
+
+
+def stream_completion(pieces: Iterable[Piece]) -> Generator[CompletionResponse, None, None]:
+    """`stream_chat` as completions."""
+    for response in stream_chat(pieces):
+        yield to_completion(response)
+
+
+async def astream_completion(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[CompletionResponse, None]:
+    """`stream_completion` for an event loop."""
+    async with aclosing(astream_chat(pieces)) as responses:
+        async for response in responses:
+            yield to_completion(response)
 
 
 def _new_text(piece: Piece) -> str:
@@ -144,23 +159,28 @@ def _new_text(piece: Piece) -> str:
 
 
 def _chat_response(piece: Piece, text: str) -> ChatResponse:
-    delta = piece.delta
+    valid = [call for call in piece.delta.tool_calls if not call.error]
+    broken = [
+        {"id": call.id, "name": call.name, "arguments": call.arguments, "error": call.error}
+        for call in piece.delta.tool_calls
+        if call.error
+    ]
     blocks: list[TextBlock | ToolCallBlock] = [TextBlock(text=text)]
     blocks += [
         ToolCallBlock(tool_call_id=call.id, tool_name=call.name, tool_kwargs=json.loads(call.arguments))
-        for call in delta.tool_calls
-        if not call.error
+        for call in valid
     ]
-    broken = [
-        {"id": call.id, "name": call.name, "arguments": call.arguments, "error": call.error}
-        for call in delta.tool_calls
-        if call.error
+    # LlamaIndex's streaming programs look for calls here alone.
+    functions = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in valid
     ]
+    more = {"tool_calls": functions, "invalid_tool_calls": broken}
     return ChatResponse(
         message=ChatMessage(
             role=MessageRole.ASSISTANT,
             blocks=blocks,
-            additional_kwargs={"invalid_tool_calls": broken} if broken else {},
+            additional_kwargs={name: calls for name, calls in more.items() if calls},
         ),
         delta=_new_text(piece),
         raw=_raw(piece),

@@ -23,6 +23,8 @@ class NodeHook(Hook):
     drafter reads before a node's text.
     """
 
+    warns_of_nothing = True
+    reads_loose = True
     naming = "in ref_doc_id, or under the metadata key that id_key= says"
     remedy = "pass index=, docstore=, vector_store= or document_loader=, or check the one that is given"
 
