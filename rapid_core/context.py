@@ -113,8 +113,14 @@ def read_context(context: Context, fit: Fit = "error") -> LongContext | LongHist
         raise InputError("the document must not be empty; leave context out to ask without one")
     if given.chunks is None:
         return given
-    chunks = _items("LongContext.chunks", given.chunks, "Chunk or text")
-    return replace(given, chunks=tuple(_read_chunk(chunk, given.text) for chunk in chunks))
+    chunks = tuple(
+        _read_chunk(chunk, given.text) for chunk in _items("LongContext.chunks", given.chunks, "Chunk or text")
+    )
+    if given.ranking is not None and sorted(given.ranking) != list(range(len(chunks))):
+        raise InputError(
+            f"LongContext.ranking must name each of {len(chunks)} chunks once, from 0 on, got {given.ranking!r}"
+        )
+    return replace(given, chunks=chunks)
 
 
 def _check_calls(position: int, message: Message) -> None:
@@ -192,7 +198,7 @@ def split(messages: tuple[Message, ...], context: LongContext | None, count_toke
     """
     query = query_of(messages)
     if context is not None and context.place:
-        index, before, after = _find_place(messages, context.place)
+        index, before, after = find_place(messages, context.place)
         return Task(messages, context.query or query.replace(context.place, ""), context, index, before, after)
     if context is not None:
         index = next((i for i, message in enumerate(messages) if message.role == "user"), len(messages) - 1)
@@ -225,7 +231,7 @@ def find_document(
     return None
 
 
-def _find_place(messages: Sequence[Message], place: str) -> tuple[int, str, str]:
+def find_place(messages: Sequence[Message], place: str) -> tuple[int, str, str]:
     """The message that holds `place`, and its text before and behind it."""
     times = [message.content.count(place) for message in messages]
     if sum(times) != 1:

@@ -84,7 +84,9 @@ class LongContext:
     Either `text`, or `documents`, the best-ranked first: the target reads as many of them, whole,
     as its window takes, and `Stats.left_out` names the rest. With `chunks` given they are used as
     they are, in their order, and no index is built; an empty tuple says that retrieval found
-    nothing. Without, passages are retrieved on the fly: for `query`, or for the last user message
+    nothing. ranking: indices of the chunks, best first: where the drafter's window does not hold
+    all of them, the last ones are left out with a note; without it that is an error. Without chunks,
+    passages are retrieved on the fly: for `query`, or for the last user message
     where that is empty. place: a text that stands in the messages where the document belongs,
     once; without one it is put before the first user message. separator: between documents and
     between passages. history: how the messages beside the document are read, all of them by the
@@ -100,6 +102,7 @@ class LongContext:
     place: str = ""
     separator: str = "\n\n"
     history: LongHistory | None = None
+    ranking: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class DrafterPlanner:
         history = self._history(task)
         if task.context is None and history is None:
             return False
-        given = task.context.chunks if task.context is not None else None
+        given = self._given(plan, history, reserve)
         document = self._search_document(plan, on_progress) if given is None else _NOTHING
         older = self._search_history(history, on_progress) if history is not None else _NOTHING
         plan.context_tokens += older.tokens
@@ -94,7 +94,10 @@ class DrafterPlanner:
         plan.retrieved = (*chosen, *(older.passages[index] for index in sorted(found)))
         missing = {}
         if task.context is not None and not chosen:
-            empty = "the context came with an empty list of chunks"
+            brought = bool(task.context.chunks)
+            empty = (
+                "no passage fits the drafter's budget" if brought else "the context came with an empty list of chunks"
+            )
             missing["the document"] = document.why_nothing(self._retrieval) if given is None else empty
         if history is not None and not found:
             left_out = history.rank is not None and not older.ranked
@@ -102,6 +105,24 @@ class DrafterPlanner:
             missing["the older messages"] = why
         self._finish(plan, ids, missing)
         return True
+
+    def _given(self, plan: Plan, history: History | None, reserve: int) -> tuple[Chunk, ...] | None:
+        """The chunks of the caller; of ranked ones those that the window holds, in their order."""
+        context = plan.task.context
+        chunks = context.chunks if context is not None else None
+        if not chunks or context is None or context.ranking is None:
+            return chunks
+        room = self._drafter_window - reserve - len(self._encode(plan.task, history, " "))
+        sizes = [self._prompter.count_tokens(chunk.text + context.separator) for chunk in chunks]
+        kept: set[int] = set()
+        for index in context.ranking:
+            if sizes[index] <= room:
+                kept.add(index)
+                room -= sizes[index]
+        if left := len(chunks) - len(kept):
+            window = f"the drafter's window of {self._drafter_window:,} tokens"
+            plan.notes.append(f"{window} has no room for {left} of {len(chunks)} chunks, the worst-ranked ones")
+        return tuple(chunk for index, chunk in enumerate(chunks) if index in kept)
 
     def _history(self, task: Task) -> History | None:
         """The history in passages; None where there is none, or where nothing is older than the newest units."""
@@ -169,9 +190,11 @@ class DrafterPlanner:
 
 
 def rank_document(task: Task, searcher: Searcher, on_progress: OnProgress) -> list[Chunk]:
-    """The document's chunks, best first; of the caller's own only their order is known."""
+    """The document's chunks, best first; the caller's own as they are ranked, or else in their order."""
     assert task.context is not None
-    chunks = task.context.chunks
+    chunks, ranking = task.context.chunks, task.context.ranking
+    if chunks is not None and ranking is not None:
+        chunks = tuple(chunks[index] for index in ranking)
     if chunks is not None and task.context.documents:
         # Passages of documents that were left out are the drafter's alone.
         places = [(chunk, task.context.text.find(chunk.text)) for chunk in chunks]

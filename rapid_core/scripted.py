@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rapid_core.background import iterate_in_thread
 from rapid_core.config import Fit, Sampling, Speculation, check_fit
-from rapid_core.context import Context, read_context, read_messages
+from rapid_core.context import Context, find_place, read_context, read_messages
 from rapid_core.datatypes import (
     Delta,
     FinishReason,
@@ -127,6 +127,8 @@ class ScriptedEngine:
         check_fit(fit)
         messages = read_messages(prompt)
         given = read_context(context, fit) if context is not None else None
+        if isinstance(given, LongContext) and given.place:
+            find_place(messages, given.place)
         asked = Asked(messages, given, sampling or Sampling(), speculation or Speculation(), ToolUse.of(tools))
         prompt_tokens = self.count_tokens(messages)
         if isinstance(given, LongContext):

@@ -79,7 +79,8 @@ class BaseContext(ABC):
         if isinstance(value, LongContext | LongHistory):
             return cls.of(Resolved(value))
         raise OptionError(
-            f"rapid_context must be text, a RapidContext, a LongContext or a LongHistory, got {type(value).__name__}"
+            f"rapid_context must be text, a {cls.__module__}.RapidContext, a LongContext or a LongHistory, got a "
+            f"{type(value).__module__}.{type(value).__name__}"
         )
 
     def __repr__(self) -> str:

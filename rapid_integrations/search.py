@@ -7,7 +7,7 @@ import uuid
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from rapid_core import Document, LongContext, LongHistory, Message, OptionError
@@ -16,7 +16,8 @@ from rapid_integrations.messages import last_question
 
 OnRetrievalError = Literal["raise", "plain"]
 
-NOTHING_FOUND = "the retriever returned nothing: plain decoding, without a document and without a drafter"
+PLAINLY = "plain decoding, without a document and without a drafter"
+NOTHING_FOUND = f"the retriever returned nothing: {PLAINLY}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +133,24 @@ class Search:
         if self.whole:
             return self._of_known_documents(passages)
         if not any(passage.text.strip() for passage in passages):
+            note = (
+                f"none of {len(passages)} retrieved chunks holds text: {PLAINLY}"
+                if passages
+                else self.hook.nothing_found
+            )
             if self.hook.warns_of_nothing:
-                warnings.warn(self.hook.nothing_found, RapidWarning, stacklevel=2)
-            return Resolved(None, (self.hook.nothing_found,), plain=True)
+                warnings.warn(note, RapidWarning, stacklevel=2)
+            return Resolved(None, (note,), plain=True)
         found = [(source, document) for source, document in fetched.documents.items() if document is not None]
-        notes = self._notes(passages, fetched)
+        more = list(fetched.notes)
+        strange = _strange(passages, dict(found)) if self.hook.reads_loose else []
+        if strange:
+            more.append(
+                f"{len(strange)} of {len(passages)} chunks hold text that their document does not hold; the target "
+                "reads them beside it"
+            )
+        notes = self._notes(passages, replace(fetched, notes=tuple(more)))
+        passages = [replace(passage, source="") if passage in strange else passage for passage in passages]
         return Resolved(self._context(passages, found, loose=self.hook.reads_loose), notes)
 
     def _of_known_documents(self, passages: Sequence[Passage]) -> Resolved:
@@ -186,6 +200,21 @@ class Search:
             return Resolved(None, (note,), plain=True)
         passages = [Passage(self.hook.passage(chunk).text) for chunk in chunks]
         return Resolved(self._context(passages, []), (note,), plain=True)
+
+
+def source_of(value: object) -> str:
+    """The id of a document as text, empty for none: some stores keep a missing value as the word."""
+    return "" if value in (None, "", "None") else str(value)
+
+
+def _strange(passages: Sequence[Passage], documents: dict[str, Document]) -> list[Passage]:
+    """Passages that are not in their document, whatever the white space."""
+    texts = {source: "".join(document.text.split()) for source, document in documents.items()}
+    return [
+        passage
+        for passage in passages
+        if passage.source in texts and "".join(passage.text.split()) not in texts[passage.source]
+    ]
 
 
 def check_count(name: str, value: object) -> None:

@@ -331,3 +331,35 @@ def test_the_scripted_engine_takes_a_document_with_a_history():
     context = LongContext("text", history=LongHistory(newest=3))
     assert engine.generate(CHAT, context=context, fit="retrieve").text == "one"
     assert engine.requests[0].context == context
+
+
+# -- ranked chunks of the caller ------------------------------------------------------------------
+
+
+def test_of_ranked_chunks_a_small_window_holds_the_best_and_of_others_none_may_be_left_out():
+    chunks = tuple(f"Chunk {n} says: {'so ' * 40}" for n in range(12))
+    with RapidEngine(tiny_model(window=8192), tiny_model(window=1024, seed=1), encoder=WordEncoder()) as engine:
+        ranking = (7, 2, *(n for n in range(12) if n not in (7, 2)))
+        context = LongContext(REPORT, chunks, ranking=ranking)
+        _, drafter = prompts_of(engine, [user("Which?")], context)
+        read = [n for n in range(12) if f"Chunk {n} says" in drafter]
+        assert {2, 7} <= set(read) and 2 < len(read) < 12 and drafter.index("Chunk 2 ") < drafter.index("Chunk 7 ")
+        stats = engine.generate([user("Which?")], context=context, sampling=SHORT).stats
+        assert any(f"no room for {12 - len(read)} of 12 chunks" in note for note in stats.notes)
+        assert len(stats.retrieved) == len(read)
+        with pytest.raises(PromptTooLongError, match="pass fewer chunks"):
+            prompts_of(engine, [user("Which?")], LongContext(REPORT, chunks))
+        # A window that holds none leaves the target alone.
+        huge = LongContext(REPORT, ("so " * 900,), ranking=(0,))
+        assert prompts_of(engine, [user("Which?")], huge)[1] is None
+        for wrong in ((0,), (0, 0), (0, 2)):
+            with pytest.raises(InputError, match="must name each of 2 chunks once"):
+                prompts_of(engine, [user("Which?")], LongContext(REPORT, chunks[:2], ranking=wrong))
+
+
+def test_what_is_cut_for_the_target_goes_by_the_ranking():
+    chunks = tuple(f"Chunk {n} says: {'so ' * 40}" for n in range(12))
+    with engine_of(window=1024) as engine:
+        context = LongContext(REPORT, chunks, ranking=(9, 5, *(n for n in range(12) if n not in (9, 5))))
+        target, _ = prompts_of(engine, [user("Which?")], context, fit="retrieve")
+        assert "Chunk 9 says" in target and "Chunk 5 says" in target and "Chunk 11 says" not in target

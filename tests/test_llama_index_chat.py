@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 from helpers import ticks_while
 from integration_helpers import roles
 from llama_index.core import Document, Settings, StorageContext, SummaryIndex, VectorStoreIndex
 from llama_index.core.chat_engine import ContextChatEngine
 from llama_index.core.llms import ChatMessage, MockLLM
-from llama_index.core.memory import ChatMemoryBuffer
+from llama_index.core.memory import ChatMemoryBuffer, VectorMemory
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.retrievers import BaseRetriever
-from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 from llama_index_helpers import WordEmbedding, chroma_store
+from pydantic import BaseModel
 
-from rapid_core import InputError, LongHistory, OptionError
+from rapid_core import InputError, LongHistory, OptionError, PromptTooLongError
 from rapid_core.testing import ScriptedEngine, tiny_engine
 from rapid_integrations.llama_index import RapidContextChatEngine, RapidLLM, RapidWarning
 
@@ -187,6 +190,10 @@ def test_braces_in_what_was_said_are_only_braces(index):
 # What may go wrong
 
 
+class Answer(BaseModel):
+    hour: int
+
+
 class Broken(BaseRetriever):
     def _retrieve(self, query_bundle):
         raise ConnectionError("the store is away")
@@ -246,9 +253,104 @@ def test_nodes_without_documents_stay_in_the_talk(wide):
     for question in ("Mills 1 and 2?", "Mills 2 and 3?"):
         with pytest.warns(RapidWarning, match="no whole documents"):
             chat.chat(question)
-    texts = [(document.text[:20], document.position) for document in asked(llm).context.documents]
-    assert sorted(texts, key=lambda pair: pair[1])[0][1] == 0 and len(texts) == len(set(texts)) >= 2
-    assert "valley 1" in str(asked(llm).context.documents) and "valley 3" in str(asked(llm).context.documents)
+    placed = {document.text[:20]: document.position for document in asked(llm).context.documents}
+    assert placed == {f"The mill of valley {n}": n - 1 for n in (1, 2, 3)}
+
+
+def test_what_a_turn_without_nodes_says_is_true_and_the_history_is_still_drafted_from(index, wide):
+    llm = llm_of()
+
+    class Once(Empty):
+        def _retrieve(self, query_bundle):
+            return index.as_retriever(similarity_top_k=1).retrieve(query_bundle) if "ferry" in str(query_bundle) else []
+
+    chat = RapidContextChatEngine.from_defaults(Once(), llm=llm, index=index)
+    chat.chat(ferry("Lima"))
+    with pytest.warns(RapidWarning, match="the documents of earlier turns are read"):
+        notes = chat.chat("Thanks!").metadata["rapid"]["notes"]
+    assert notes == ["the retriever returned nothing: the documents of earlier turns are read"]
+    assert asked(llm).speculation.enabled
+
+
+def by_name(documents):
+    """A retriever that finds what a question names, and a loader of the documents."""
+
+    class ByName(BaseRetriever):
+        def _retrieve(self, query_bundle):
+            found = [name for name in documents if name in str(query_bundle)]
+            return [NodeWithScore(node=node_of(documents[name][:40], name), score=1.0) for name in found]
+
+    return ByName(), documents.get
+
+
+def node_of(text, source):
+    return TextNode(text=text, relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=source)})
+
+
+def test_a_turn_that_fails_leaves_nothing_behind():
+    with tiny_engine(window=2048) as engine:
+        engine.target.model.generation_config.eos_token_id = -1
+        retriever, load = by_name({"big": "big one " * 1000, "small": "small one. " * 20})
+        llm = RapidLLM(engine=engine, max_tokens=4)
+        chat = RapidContextChatEngine.from_defaults(retriever, llm=llm, document_loader=load)
+        chat.chat("small?")
+        with pytest.raises(PromptTooLongError):
+            chat.chat("big?")
+        with pytest.warns(RapidWarning, match="returned nothing"):
+            chat.chat("Thanks!")
+        chat.chat("small?")
+        assert "small one. small one." in roles(engine)[0] and "big one" not in roles(engine)[0]
+        assert len(chat.chat_history) == 6
+
+
+def test_another_history_is_another_conversation(index):
+    llm = llm_of()
+    chat = chat_of(index, llm)
+    names = lambda: [document.name for document in asked(llm).context.documents]  # noqa: E731
+    chat.chat(ferry("Oslo"), chat_history=[])
+    chat.chat(ferry("Rome"), chat_history=[])
+    assert names() == ["Rome.txt"]
+    # The same one, with all that was said.
+    chat.chat(ferry("Lima"), chat_history=list(chat.chat_history))
+    assert names() == ["Lima.txt", "Rome.txt"]
+    chat.chat(ferry("Lima"), chat_history=[ChatMessage("Hello."), ChatMessage(role="assistant", content="Hello?")])
+    assert names() == ["Lima.txt"]
+
+
+async def test_a_chat_that_outgrows_the_window_goes_on_without_its_oldest_turns():
+    with tiny_engine(window=3000) as engine:
+        engine.target.model.generation_config.eos_token_id = -1
+        text = " ".join(f"Clause {n} is kept." for n in range(80))
+        retriever, load = by_name({"lease": text})
+        llm = RapidLLM(engine=engine, max_tokens=20)
+        chat = RapidContextChatEngine.from_defaults(retriever, llm=llm, document_loader=load)
+        cached = []
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            for n in range(12):
+                question = f"lease, clause {n}? " + "Tell me. " * 15
+                response = await chat.achat(question) if n % 2 else chat.chat(question)
+                cost = response.metadata["rapid"]
+                cached.append(cost["usage"]["cached_tokens"])
+                assert text in roles(engine)[0] and f"clause {n}?" in roles(engine)[0]
+        gone = [str(w.message) for w in heard if "oldest messages are not read" in str(w.message)]
+        assert gone and "oldest messages" in cost["notes"][-1] and len(chat.chat_history) == 24
+        # The document is found in the cache by every turn, and most turns find others there, too.
+        assert min(cached[1:]) > len(text) and sum(count > len(text) + 300 for count in cached) > 5
+
+
+def test_memories_that_cannot_list_their_messages_will_do(index):
+    llm = llm_of()
+    memory = VectorMemory.from_defaults(embed_model=WordEmbedding(), retriever_kwargs={"similarity_top_k": 1})
+    chat = chat_of(index, llm, memory=memory)
+    assert chat.chat(ferry("Lima")).response == chat.chat(ferry("Lima")).response == "At seven."
+
+
+def test_streams_and_whole_answers_are_remembered_alike(index):
+    chats = [chat_of(index, llm_of("\n\nHello there ")) for _ in range(2)]
+    assert chats[0].chat("hi").response == "\n\nHello there "
+    assert "".join(chats[1].stream_chat("hi").response_gen) == "\n\nHello there "
+    assert [chat.chat_history[-1].content for chat in chats] == ["Hello there"] * 2
 
 
 def test_turns_that_a_memory_no_longer_gives_are_named(index):
@@ -256,7 +358,7 @@ def test_turns_that_a_memory_no_longer_gives_are_named(index):
     memory = ChatMemoryBuffer.from_defaults(token_limit=5, tokenizer_fn=str.split)
     chat = chat_of(index, llm, memory=memory)
     chat.chat("one two three four five six seven")
-    with pytest.warns(RapidWarning, match=r"the memory gives \d of 2 messages"):
+    with pytest.warns(RapidWarning, match=r"the memory gives no more than \d of 2 messages"):
         response = chat.chat("and eight nine ten eleven twelve thirteen?")
     assert any("the memory gives" in note for note in response.metadata["rapid"]["notes"])
 
@@ -266,6 +368,10 @@ def test_wrong_words_are_named(index, monkeypatch):
         chat_of(index, MockLLM())
     with pytest.raises(InputError, match="system_prompt= or with prefix_messages="):
         chat_of(index, llm_of(), prefix_messages=[])
+    with pytest.raises(InputError, match="chat_history= or with memory=, got both"):
+        chat_of(index, llm_of(), chat_history=[], memory=ChatMemoryBuffer.from_defaults(tokenizer_fn=str.split))
+    with pytest.raises(InputError, match="is a StructuredLLM"):
+        chat_of(index, llm_of().as_structured_llm(Answer))
     with pytest.raises(InputError, match="context_refine_template"):
         chat_of(index, llm_of(), context_refine_template="{context_msg}")
     with pytest.raises(InputError, match="BaseRetriever"):

@@ -24,12 +24,15 @@ from llama_index.core.schema import MetadataMode, NodeRelationship, NodeWithScor
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.tools import RetrieverTool
-from llama_index.core.vector_stores import SimpleVectorStore
+from llama_index.core.vector_stores import MetadataFilter, MetadataFilters, SimpleVectorStore
 from llama_index_helpers import LEASE, QUESTION, SPLITTER, WordEmbedding, chroma_store
 
 from rapid_core import Document as WholeDocument
 from rapid_core import InputError
-from rapid_integrations.llama_index.documents import Documents, Fetched
+from rapid_integrations.llama_index.documents import Documents
+from rapid_integrations.llama_index.rebuilding import rebuild
+from rapid_integrations.llama_index.retrieval import NodeHook
+from rapid_integrations.search import Fetched
 
 ROADS = "\n\n".join(f"Road {n} runs from gate {n} to the mill, {n} miles long." for n in range(1, 20))
 
@@ -178,13 +181,62 @@ async def test_a_store_that_is_away_raises_its_own_error(options):
     with pytest.raises(ConnectionError, match="the store is away"):
         Documents(**options).fetch(scored(node_of("lease")))
     with pytest.raises(ConnectionError, match="the store is away"):
-        await Documents(**options).afetch(scored(node_of("lease")))
+        await NodeHook(Documents(**options)).afetch(scored(node_of("lease")))
 
 
 async def test_an_event_loop_gets_the_same_documents():
     index = index_of(chroma_store())
     nodes = found(index)
-    assert await Documents(index=index).afetch(nodes) == Documents(index=index).fetch(nodes)
+    assert await NodeHook(Documents(index=index)).afetch(nodes) == Documents(index=index).fetch(nodes)
+
+
+def test_what_a_retriever_must_not_find_is_not_read_either():
+    store = chroma_store()
+    for tenant in ("acme", "rival"):
+        VectorStoreIndex.from_documents(
+            [Document(text=LEASE.replace("tenant", tenant), id_="prices.txt", metadata={"tenant": tenant})],
+            storage_context=StorageContext.from_defaults(vector_store=store),
+            embed_model=WordEmbedding(),
+            transformations=[SPLITTER],
+        )
+    index = VectorStoreIndex.from_vector_store(store, embed_model=WordEmbedding())
+    filters = MetadataFilters(filters=[MetadataFilter(key="tenant", value="acme")])
+    retriever = index.as_retriever(filters=filters)
+    nodes = retriever.retrieve(QUESTION)
+    for documents in (Documents(retriever=retriever), Documents(index=index).of(retriever)):
+        text = documents.fetch(nodes).documents["prices.txt"].text
+        assert "acme" in text and "rival" not in text
+    docstore = SimpleDocumentStore()
+    docstore.add_documents([Document(text="All of the rival's.", id_="prices.txt", metadata={"tenant": "rival"})])
+    assert "rival" not in str(Documents(docstore=docstore).of(retriever).fetch(nodes).documents)
+    # One of several retrievers may find all.
+    both = QueryFusionRetriever([retriever, index.as_retriever()], num_queries=1, llm=MockLLM())
+    assert "rival" in Documents(retriever=both).fetch(nodes).documents["prices.txt"].text
+
+
+def test_a_text_about_a_document_is_no_part_of_it():
+    nodes = SPLITTER.get_nodes_from_documents([Document(text=LEASE, id_="lease")])
+    summary = node_of("lease", "It is a lease.")
+    rebuilt = rebuild([summary, *nodes])
+    assert "It is a lease." not in rebuilt.text and "".join(rebuilt.text.split()) == "".join(LEASE.split())
+    assert rebuilt.notes == ("1 of its nodes have no place in it, as summaries have none, and were left out",)
+    assert rebuild([summary]).text == "It is a lease."
+
+
+def test_pages_of_a_file_are_named_as_pages_with_the_remedy():
+    store = chroma_store()
+    pages = [
+        Document(
+            text=f"Page {page}: the tenant of house {page}.", metadata={"file_path": "a.pdf", "page_label": str(page)}
+        )
+        for page in range(1, 5)
+    ]
+    index = index_of(store, lambda: pages)
+    fetched = Documents(index=index).fetch(found(index))
+    assert fetched.notes == ("'a.pdf' is read page by page; pass id_key='file_path' to read it whole",)
+    assert {document.name.rpartition(" ")[0] for document in fetched.documents.values()} == {"a.pdf page"}
+    (whole,) = Documents(index=index, id_key="file_path").fetch(found(index)).documents.values()
+    assert whole.name == "a.pdf" and all(f"Page {n}:" in whole.text for n in range(1, 5))
 
 
 def test_nodes_without_a_document_have_no_source():

@@ -16,8 +16,12 @@ from integration_helpers import obedient_engine, roles
 from llama_index.core import PromptTemplate, Settings
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import CachePoint, CitableBlock, ImageBlock, ThinkingBlock, ToolCallBlock
-from llama_index.core.llms import ChatMessage, TextBlock
+from llama_index.core.extractors import KeywordExtractor
+from llama_index.core.ingestion import IngestionCache, IngestionPipeline
+from llama_index.core.llms import ChatMessage, ChatResponse, TextBlock
 from llama_index.core.memory import ChatMemoryBuffer
+from llama_index.core.program import FunctionCallingProgram
+from llama_index.core.schema import TextNode
 from llama_index.core.tools import FunctionTool
 from pydantic import BaseModel, Field
 
@@ -294,6 +298,48 @@ def test_a_call_that_cannot_be_used_stays_text():
         llm.get_tool_calls_from_response(whole)
 
 
+async def test_where_one_call_is_allowed_streams_keep_to_it_too():
+    calls = [ToolCall("look", f'{{"at": "{place}"}}') for place in ("up", "down")]
+    llm = llm_of(calls)
+    with pytest.warns(RapidWarning, match="left out: look"):
+        *_, last = llm.stream_chat_with_tools([TOOL], "hi")
+    assert len(llm.get_tool_calls_from_response(last)) == 1 and "left out" in last.raw["rapid"]["notes"][-1]
+    with pytest.warns(RapidWarning, match="left out: look"):
+        items = [item async for item in await llm.astream_chat_with_tools([TOOL], "hi")]
+    assert len(llm.get_tool_calls_from_response(items[-1])) == 1
+
+
+async def test_a_completion_has_no_place_for_calls_and_says_so():
+    llm = llm_of(ToolCall("look", '{"at": "up"}'))
+    for ask in (llm.complete, llm.stream_complete):
+        with pytest.raises(OptionError, match="no place for tool calls"):
+            ask("hi", tools=[TOOL])
+    for ask in (llm.acomplete, llm.astream_complete):
+        with pytest.raises(OptionError, match="no place for tool calls"):
+            await ask("hi", tools=[TOOL])
+
+
+def paint(colours: set[int]) -> str:
+    """Paints."""
+    return "painted"
+
+
+def test_a_tool_may_take_a_set(ending):
+    llm = RapidLLM(engine=ending, max_tokens=200, temperature=1.0, function_calling=True)
+    assert llm.predict_and_call([FunctionTool.from_defaults(paint)], "go", tool_required=True).response == "painted"
+
+
+def test_arguments_may_be_text_and_what_is_none_is_an_error():
+    def response(arguments):
+        block = ToolCallBlock(tool_call_id="i", tool_name="look", tool_kwargs=arguments)
+        return ChatResponse(message=ChatMessage(role="assistant", content=[block]))
+
+    (call,) = llm_of("x").get_tool_calls_from_response(response('{"at": "up"}'))
+    assert call.tool_kwargs == {"at": "up"}
+    with pytest.raises(ValueError, match="must be a JSON object"):
+        llm_of("x").get_tool_calls_from_response(response("[1]"))
+
+
 def test_where_one_call_is_allowed_the_others_are_named():
     calls = [ToolCall("look", f'{{"at": "{place}"}}') for place in ("up", "down")]
     with pytest.warns(RapidWarning, match="left out: look"):
@@ -362,9 +408,25 @@ def test_another_way_to_objects_is_taken_where_it_is_asked_for():
     llm = RapidLLM(engine=engine, pydantic_program_mode="function")
     assert isinstance(llm.structured_predict(Joke, PROMPT, town="Lima"), Joke)
     assert [tool.name for tool in engine.requests[0].tools.forced] == ["Joke"]
+    *_, last = llm.stream_structured_predict(Joke, PROMPT, town="Lima")
+    assert last.model_dump() == {"setup": "some setup", "punchline": "some punchline"}
+    program = FunctionCallingProgram.from_defaults(Joke, prompt_template_str="Of {town}", llm=llm)
+    *_, last = program.stream_call(town="Lima")
+    assert last.setup == "some setup"
 
 
 # In an application
+
+
+def test_a_cache_tells_two_engines_apart():
+    cache = IngestionCache()
+    for answer in ("first", "second"):
+        llm = llm_of(answer)
+        pipeline = IngestionPipeline(transformations=[KeywordExtractor(llm=llm, show_progress=False)], cache=cache)
+        (node,) = pipeline.run(nodes=[TextNode(text="x", id_="1")])
+        assert node.metadata["excerpt_keywords"] == answer
+    named = RapidLLM(target="demo", temperature=0.5)
+    assert RapidLLM.from_dict(named.to_dict()).to_dict() == named.to_dict()
 
 
 def test_settings_take_it_and_its_tokenizer(monkeypatch):
@@ -398,7 +460,8 @@ def test_load_makes_everything_ready(tmp_path):
         RapidLLM(engine=engine).load()
 
 
-async def test_the_event_loop_stays_free_while_weights_are_loaded(tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", ["acomplete", "apredict", "astream", "apredict_and_call"])
+async def test_the_event_loop_stays_free_while_weights_are_loaded(method, tmp_path, monkeypatch):
     path = str(save_tiny_model(tmp_path / "m"))
     load, names = RapidEngine.load, []
 
@@ -407,9 +470,16 @@ async def test_the_event_loop_stays_free_while_weights_are_loaded(tmp_path, monk
         return load(*arguments, **options)
 
     monkeypatch.setattr(RapidEngine, "load", slowly)
-    answer, ticks = await ticks_while(RapidLLM(target=path, max_tokens=4).acomplete("hi"))
-    assert answer.raw["usage"]["completion_tokens"] == 4
-    assert names and names[0] != threading.main_thread().name and ticks > 1
+    llm = RapidLLM(target=path, max_tokens=40, function_calling=True)
+    asked = {
+        "acomplete": lambda: llm.acomplete("hi"),
+        "apredict": lambda: llm.apredict(PromptTemplate("hi")),
+        "astream": lambda: llm.astream(PromptTemplate("hi")),
+        "apredict_and_call": lambda: llm.apredict_and_call([TOOL], "hi", error_on_no_tool_call=False),
+    }[method]
+    answer, ticks = await ticks_while(asked())
+    assert answer and ticks > 1
+    assert names and names[0] != threading.main_thread().name
 
 
 async def test_ten_calls_at_once_answer_as_one_by_one(engine):

@@ -22,8 +22,8 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index_helpers import WordEmbedding, chroma_store
 from pydantic import BaseModel, Field
 
-from rapid_core import InputError
-from rapid_core.testing import ScriptedEngine, tiny_engine
+from rapid_core import InputError, RapidEngine
+from rapid_core.testing import ScriptedEngine, WordEncoder, tiny_engine, tiny_model
 from rapid_integrations.llama_index import RapidLLM, RapidSynthesizer, RapidWarning, from_retriever
 
 TOWNS = {
@@ -240,10 +240,11 @@ def test_the_prompt_is_the_applications_own(index):
     engine.query(QUESTION)
     assert asked(llm).messages[0].content.endswith(f"Now: {QUESTION}")
     engine.update_prompts({"response_synthesizer:text_qa_template": PromptTemplate("Just {query_str}")})
-    with pytest.raises(InputError, match="must stand in the messages once"):
-        RapidSynthesizer(RapidLLM(engine=tiny_engine()), text_qa_template=PromptTemplate("{query_str}")).synthesize(
-            QUESTION, node
-        )
+    for template, times in (("Just {query_str}", 0), ("{context_str}\n{query_str}\n{context_str}", 2)):
+        with pytest.raises(InputError, match=f"must have {{context_str}} once, .* stands there {times} times"):
+            RapidSynthesizer(llm=llm, text_qa_template=template).synthesize(QUESTION, node)
+    with pytest.raises(InputError, match="must be a LlamaIndex prompt template, got int"):
+        RapidSynthesizer(llm=llm, text_qa_template=7)
 
 
 class Departure(BaseModel):
@@ -336,6 +337,38 @@ def test_of_some_nodes_with_a_document_and_some_without_all_are_read(index):
     context = asked(llm).context
     assert TOWNS["Lima"] in context.documents[0].text and "A mill stands alone." in context.documents[1].text
     assert "A mill stands alone." in context.chunks[-1].text
+
+
+def test_text_that_a_document_does_not_hold_is_read_beside_it(index):
+    docstore = SimpleDocumentStore()
+    docstore.add_documents([Document(text="Another edition of the timetable.", id_="Lima")])
+    llm = llm_of()
+    found = index.as_retriever(similarity_top_k=2).retrieve(QUESTION)
+    with pytest.warns(RapidWarning, match="2 of 2 chunks hold text that their document does not hold"):
+        RapidSynthesizer(llm=llm, docstore=docstore).synthesize(QUESTION, found)
+    texts = [document.text for document in asked(llm).context.documents]
+    assert texts[0] == "Another edition of the timetable." and len(texts) == 3
+    assert all(any(node.node.get_content(MetadataMode.NONE) in text for text in texts) for node in found)
+
+
+def test_nodes_without_text_are_no_empty_prompt():
+    llm = llm_of()
+    with pytest.warns(RapidWarning, match="none of 1 .*chunks holds text: plain decoding"):
+        RapidSynthesizer(llm=llm).synthesize("Which mill?", nodes_of(" "))
+    assert asked(llm).context is None
+
+
+def test_a_drafter_with_a_small_window_reads_the_best_nodes():
+    with RapidEngine(tiny_model(window=16384), tiny_model(window=6000, seed=1), encoder=WordEncoder()) as engine:
+        llm = RapidLLM(engine=engine, max_tokens=6)
+        index = index_of()
+        nodes = index.as_retriever(similarity_top_k=100).retrieve(QUESTION)
+        response = RapidSynthesizer(llm=llm, index=index).synthesize(QUESTION, nodes)
+        target, drafter = roles(engine)
+        assert all(text in target for text in TOWNS.values()) and "ferry to Lima leaves at 7" in drafter
+        cost = response.metadata["rapid"]
+        assert any("has no room for" in note for note in cost["notes"]) and 0 < cost["drafter_prompt_tokens"] < 6000
+        assert "worst-ranked" in str(cost["notes"])
 
 
 def test_a_source_that_is_stored_as_the_word_none_is_none():

@@ -19,7 +19,14 @@ from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index_helpers import LEASE, QUESTION, SPLITTER, WordEmbedding
 from llama_index_instrumentation import root_dispatcher
 
-from rapid_integrations.llama_index.watching import KEPT, RetrieverWatch, _answers, retriever_of, watch_retrievers
+from rapid_integrations.llama_index.watching import (
+    KEPT,
+    RetrieverWatch,
+    _answers,
+    _owners,
+    retriever_of,
+    watch_retrievers,
+)
 
 
 def split():
@@ -144,14 +151,20 @@ def test_strange_nodes_have_no_retriever():
     assert retriever_of([NodeWithScore(node=TextNode(text="made by hand"))]) is None and retriever_of([]) is None
 
 
-def test_another_thread_did_not_retrieve_them():
+def test_another_thread_knows_the_very_nodes_and_not_their_copies():
     watch_retrievers()
     retriever, heard = alike()[0].as_retriever(), []
     nodes = retriever.retrieve(QUESTION)
-    thread = threading.Thread(target=lambda: heard.append(retriever_of(nodes)))
-    thread.start()
-    thread.join()
-    assert heard == [None]
+    copies = [NodeWithScore(node=scored.node.model_copy(), score=scored.score) for scored in nodes]
+    for asked in (nodes, copies):
+        thread = threading.Thread(target=lambda asked=asked: heard.append(retriever_of(asked)))
+        thread.start()
+        thread.join()
+    assert heard == [retriever, None] and retriever_of(copies) is retriever
+    del nodes, asked, thread
+    gc.collect()
+    # Nothing is kept of nodes that are gone.
+    assert not any(owner[0]() is None for owner in _owners.values())
 
 
 def test_only_the_last_one_is_kept_alive_and_nothing_without_end():

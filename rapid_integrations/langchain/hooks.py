@@ -12,7 +12,7 @@ from langchain_core.retrievers import BaseRetriever
 from rapid_core import Document as WholeDocument
 from rapid_core import InputError
 from rapid_integrations.contexts import Passage
-from rapid_integrations.search import Fetched, Hook
+from rapid_integrations.search import Fetched, Hook, source_of
 
 DocumentLoader = Callable[[Any], "str | Document | None"]
 
@@ -91,9 +91,7 @@ class LangChainHook(Hook):
         return found
 
     def _source(self, chunk: Document) -> str:
-        source = chunk.metadata.get(self._id_key)
-        # Some stores keep a missing value as text.
-        return "" if source in (None, "", "None") else str(source)
+        return source_of(chunk.metadata.get(self._id_key))
 
     def _read(self, chunks: Sequence[Document], ids: dict[str, Any], values: Sequence[Any]) -> Fetched:
         pairs = zip(ids, values, strict=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -19,7 +18,7 @@ from llama_index.core.base.llms.types import (
 from llama_index.core.callbacks import CallbackManager, trace_method
 from llama_index.core.chat_engine import ContextChatEngine
 from llama_index.core.chat_engine.types import AgentChatResponse, StreamingAgentChatResponse
-from llama_index.core.memory import BaseMemory, ChatMemoryBuffer
+from llama_index.core.memory import BaseMemory
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.schema import MetadataMode, NodeWithScore
@@ -27,11 +26,11 @@ from llama_index.core.settings import Settings
 from llama_index.core.tools import ToolOutput
 from llama_index.core.types import Thread
 
-from rapid_core import InputError, LongHistory
-from rapid_integrations.contexts import RapidWarning
+from rapid_core import InputError, LongContext, LongHistory
 from rapid_integrations.llama_index.conversation import Conversation, ConversationHook
 from rapid_integrations.llama_index.documents import DocumentLoader, Documents
 from rapid_integrations.llama_index.llm import RapidLLM
+from rapid_integrations.llama_index.memories import aall_of, all_of, key_of, left_out, memory_of, said
 from rapid_integrations.llama_index.retrieval import RapidContext, check_retriever
 from rapid_integrations.llama_index.synthesizer import cost_of, rapid_llm
 from rapid_integrations.messages import PLACE
@@ -53,11 +52,12 @@ class RapidStreamingResponse(StreamingAgentChatResponse):
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What one turn asks, and the nodes that were found for it."""
+    """What one turn asks, the nodes that were found for it, and what the conversation is when it is answered."""
 
     messages: list[ChatMessage]
     context: RapidContext
     nodes: list[NodeWithScore]
+    conversation: Conversation
 
 
 class RapidContextChatEngine(ContextChatEngine):
@@ -65,8 +65,9 @@ class RapidContextChatEngine(ContextChatEngine):
 
     The documents of the conversation stand in the system message, in the order in which they came
     in, and turns follow: the next turn goes on in the cache. The drafter reads the nodes that were
-    found for the message, the `newest` turns, and of older turns what retrieval finds in them.
-    Make it with `from_defaults`.
+    found for the message, and of turns that are long all together the newest ones and what
+    retrieval finds in the others. Oldest turns that the target's window has no room for are left
+    out with a warning. Make it with `from_defaults`.
     """
 
     def __init__(
@@ -82,13 +83,14 @@ class RapidContextChatEngine(ContextChatEngine):
         *,
         documents: Documents | None = None,
         drafter_metadata_mode: MetadataMode = MetadataMode.LLM,
-        newest: int = 2,
+        newest: int | None = None,
         on_retrieval_error: OnRetrievalError | None = None,
     ) -> None:
         if context_refine_template is not None:
             raise InputError("context_refine_template is for chunks that do not fit, and here is no such; leave it out")
         check_on_retrieval_error(on_retrieval_error)
-        check_count("newest", newest)
+        if newest is not None:
+            check_count("newest", newest)
         self._rapid, output_cls = rapid_llm(llm, "RapidContextChatEngine")
         if output_cls is not None:
             raise InputError("a chat answers in text, and llm= is a StructuredLLM; give the RapidLLM in it")
@@ -104,7 +106,7 @@ class RapidContextChatEngine(ContextChatEngine):
         )
         self._documents = documents or Documents(retriever=retriever)
         self._drafter_mode, self._on_error = drafter_metadata_mode, on_retrieval_error
-        self._history = LongHistory(newest=newest)
+        self._history = None if newest is None else LongHistory(newest=newest)
         self._conversation = Conversation()
 
     @classmethod
@@ -127,23 +129,29 @@ class RapidContextChatEngine(ContextChatEngine):
         id_key: str | None = None,
         metadata_mode: MetadataMode = MetadataMode.LLM,
         drafter_metadata_mode: MetadataMode = MetadataMode.LLM,
-        newest: int = 2,
+        newest: int | None = None,
         on_retrieval_error: OnRetrievalError | None = None,
     ) -> Self:
         """An engine over a retriever, with a memory that counts the target's tokens.
 
         The first words are those of `ContextChatEngine`, and those about documents of
-        `RapidSynthesizer`. newest: turns that the drafter reads as they are. Raises `InputError`.
+        `RapidSynthesizer`. newest: turns that the drafter reads as they are, also where the talk is
+        short; None: two of a talk that is long, all of a short one. Raises `InputError`.
         """
-        rapid, _ = rapid_llm(llm, "RapidContextChatEngine")
+        given: Any = Settings.llm if llm is None else llm
+        rapid, _ = rapid_llm(given, "RapidContextChatEngine")
+        if memory is not None and chat_history is not None:
+            raise InputError(
+                "a chat goes on with chat_history= or with memory=, got both; put the turns into the memory"
+            )
         if system_prompt is not None:
             if prefix_messages is not None:
                 raise InputError("a chat begins with system_prompt= or with prefix_messages=, got both")
             prefix_messages = [ChatMessage(role=MessageRole.SYSTEM, content=system_prompt)]
         return cls(
             retriever,
-            rapid if llm is None else llm,
-            memory or _memory(rapid, chat_history),
+            given,
+            memory or memory_of(rapid, chat_history),
             prefix_messages or [],
             node_postprocessors,
             context_template,
@@ -173,8 +181,9 @@ class RapidContextChatEngine(ContextChatEngine):
         """The answer to a message; statistics are in `metadata["rapid"]`."""
         turn = self._turn(message, chat_history, prev_chunks)
         response = self._rapid.chat(turn.messages, rapid_context=turn.context)
+        self._conversation = turn.conversation
         self._memory.put(turn.messages[-1])
-        self._memory.put(response.message)
+        self._memory.put(said(response))
         return _answered(turn, response)
 
     @trace_method("chat")
@@ -187,8 +196,9 @@ class RapidContextChatEngine(ContextChatEngine):
         """`chat` for an event loop."""
         turn = await self._aturn(message, chat_history, prev_chunks)
         response = await self._rapid.achat(turn.messages, rapid_context=turn.context)
+        self._conversation = turn.conversation
         await self._memory.aput(turn.messages[-1])
-        await self._memory.aput(response.message)
+        await self._memory.aput(said(response))
         return _answered(turn, response)
 
     @trace_method("chat")
@@ -201,7 +211,8 @@ class RapidContextChatEngine(ContextChatEngine):
         """`chat` as a stream, which a thread writes into the memory."""
         turn = self._turn(message, chat_history, prev_chunks)
         made = RapidStreamingResponse(sources=_sources(turn), source_nodes=turn.nodes)
-        made.chat_stream = _watched(self._rapid.stream_chat(turn.messages, rapid_context=turn.context), made.metadata)
+        stream = self._rapid.stream_chat(turn.messages, rapid_context=turn.context)
+        made.chat_stream = self._watched(stream, turn, made.metadata)
         self._memory.put(turn.messages[-1])
         thread = Thread(target=made.write_response_to_history, args=(self._memory,))
         made.write_response_to_history_thread = thread
@@ -219,7 +230,7 @@ class RapidContextChatEngine(ContextChatEngine):
         turn = await self._aturn(message, chat_history, prev_chunks)
         made = RapidStreamingResponse(sources=_sources(turn), source_nodes=turn.nodes)
         stream = await self._rapid.astream_chat(turn.messages, rapid_context=turn.context)
-        made.achat_stream = _awatched(stream, made.metadata)
+        made.achat_stream = self._awatched(stream, turn, made.metadata)
         await self._memory.aput(turn.messages[-1])
         made.awrite_response_to_history_task = asyncio.create_task(made.awrite_response_to_history(self._memory))
         return made
@@ -227,31 +238,38 @@ class RapidContextChatEngine(ContextChatEngine):
     def reset(self) -> None:
         """Forget the turns, and the documents that were read for them."""
         super().reset()
-        self._conversation.forget()
+        self._conversation = Conversation()
 
     def _turn(
         self, message: str, chat_history: list[ChatMessage] | None, prev_chunks: list[NodeWithScore] | None
     ) -> _Turn:
         if chat_history is not None:
+            self._goes_on(chat_history, all_of(self._memory))
             self._memory.set(chat_history)
         hook = self._hook(prev_chunks)
         resolved = Search(hook, query=message, place=PLACE).run([], self._on_error_of())
-        history = self._memory.get(input=message)
-        return self._made(message, hook, resolved, history, self._memory.get_all())
+        return self._made(message, hook, resolved, self._memory.get(input=message), all_of(self._memory))
 
     async def _aturn(
         self, message: str, chat_history: list[ChatMessage] | None, prev_chunks: list[NodeWithScore] | None
     ) -> _Turn:
         if chat_history is not None:
+            self._goes_on(chat_history, await aall_of(self._memory))
             await self._memory.aset(chat_history)
         hook = self._hook(prev_chunks)
         resolved = await Search(hook, query=message, place=PLACE).arun([], self._on_error_of())
-        history = await self._memory.aget(input=message)
-        return self._made(message, hook, resolved, history, await self._memory.aget_all())
+        history, kept = await self._memory.aget(input=message), await aall_of(self._memory)
+        # What fits is counted by the model, which may have to be loaded.
+        return await asyncio.to_thread(self._made, message, hook, resolved, history, kept)
+
+    def _goes_on(self, given: Sequence[ChatMessage], kept: Sequence[ChatMessage]) -> None:
+        """Forget the documents where a history is given that is another one's."""
+        if not kept or list(map(key_of, given[: len(kept)])) != list(map(key_of, kept)):
+            self._conversation = Conversation()
 
     def _hook(self, prev_chunks: list[NodeWithScore] | None) -> ConversationHook:
         return ConversationHook(
-            self._conversation,
+            self._conversation.copy(),
             self._documents,
             self._get_nodes,
             self._aget_nodes,
@@ -268,15 +286,47 @@ class RapidContextChatEngine(ContextChatEngine):
         hook: ConversationHook,
         resolved: Resolved,
         history: list[ChatMessage],
-        kept: list[ChatMessage],
+        kept: Sequence[ChatMessage],
     ) -> _Turn:
-        context = self._conversation.with_earlier(resolved.context)
+        conversation = hook.conversation
+        context = conversation.with_earlier(resolved.context, [hook.passage(node) for node in hook.nodes])
         if context is not None:
             context = replace(context, history=self._history)
-        resolved = Resolved(context, (*resolved.notes, *_left_out(history, kept)), resolved.plain)
+        beginning = self._beginning(with_documents=context is not None)
         asked = ChatMessage(role=MessageRole.USER, content=message)
-        messages = [*self._beginning(with_documents=context is not None), *history, asked]
-        return _Turn(messages, RapidContext.of(resolved), hook.nodes)
+        newest = conversation.newest(history, self._room([*beginning, asked], context), self._rapid.count_tokens)
+        notes = [*resolved.notes, *left_out(newest, history, kept)]
+        # With documents of earlier turns there is something to draft from.
+        plain = resolved.plain and (hook.failed or context is None)
+        found = RapidContext.of(Resolved(context, notes, plain))
+        return _Turn([*beginning, *newest, asked], found, hook.nodes, conversation)
+
+    def _room(self, messages: Sequence[ChatMessage], context: LongContext | None) -> int:
+        """Tokens for turns, beside the answer, other messages and the best-ranked document; half the window at most."""
+        metadata = self._rapid.metadata
+        taken = self._rapid.count_tokens(messages)
+        if context is not None:
+            document = len(self._rapid.token_ids(context.documents[0].text))
+            # One that has to be cut leaves as much as it takes.
+            taken += document if self._rapid.fit == "error" else min(document, metadata.context_window // 2)
+        return metadata.context_window - (metadata.num_output or 0) - taken
+
+    def _watched(self, responses: ChatResponseGen, turn: _Turn, metadata: dict[str, Any]) -> ChatResponseGen:
+        """A stream, at whose end the statistics are in the metadata and the turn has become the last one."""
+        for response in responses:
+            if response.raw is not None:
+                metadata["rapid"] = cost_of(response)
+            yield response
+        self._conversation = turn.conversation
+
+    async def _awatched(
+        self, responses: ChatResponseAsyncGen, turn: _Turn, metadata: dict[str, Any]
+    ) -> ChatResponseAsyncGen:
+        async for response in responses:
+            if response.raw is not None:
+                metadata["rapid"] = cost_of(response)
+            yield response
+        self._conversation = turn.conversation
 
     def _beginning(self, *, with_documents: bool) -> list[ChatMessage]:
         """The system message, with the place of the documents where there are any, and what else stands first."""
@@ -285,26 +335,6 @@ class RapidContextChatEngine(ContextChatEngine):
         if with_documents:
             system = self._context_template.format(context_str=PLACE) + system.strip()
         return [*([ChatMessage(role=MessageRole.SYSTEM, content=system)] if system.strip() else []), *prefix]
-
-
-def _memory(llm: RapidLLM, chat_history: list[ChatMessage] | None) -> ChatMemoryBuffer:
-    """A memory as long as the target's window, in the target's tokens."""
-    metadata = llm.metadata
-    return ChatMemoryBuffer.from_defaults(
-        chat_history=chat_history or [],
-        token_limit=metadata.context_window - (metadata.num_output or 0),
-        tokenizer_fn=llm.token_ids,
-    )
-
-
-def _left_out(history: Sequence[ChatMessage], kept: Sequence[ChatMessage]) -> list[str]:
-    """A word about turns that the memory no longer gives, for what is lost must be known."""
-    lost = len(kept) - len(history)
-    if lost <= 0:
-        return []
-    note = f"the memory gives {len(history)} of {len(kept)} messages, and the older ones are not read; raise its limit"
-    warnings.warn(note, RapidWarning, stacklevel=2)
-    return [note]
 
 
 def _sources(turn: _Turn) -> list[ToolOutput]:
@@ -323,18 +353,3 @@ def _answered(turn: _Turn, response: ChatResponse) -> AgentChatResponse:
         source_nodes=turn.nodes,
         metadata={"rapid": cost_of(response)},
     )
-
-
-def _watched(responses: ChatResponseGen, metadata: dict[str, Any]) -> ChatResponseGen:
-    """A stream whose statistics are in the metadata when it has ended."""
-    for response in responses:
-        if response.raw is not None:
-            metadata["rapid"] = cost_of(response)
-        yield response
-
-
-async def _awatched(responses: ChatResponseAsyncGen, metadata: dict[str, Any]) -> ChatResponseAsyncGen:
-    async for response in responses:
-        if response.raw is not None:
-            metadata["rapid"] = cost_of(response)
-        yield response

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -16,7 +18,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Metada
 from rapid_core import Document, InputError
 from rapid_integrations.llama_index.places import places_of
 from rapid_integrations.llama_index.rebuilding import SEPARATOR, Rebuilt, rebuild, shared_metadata, shown
-from rapid_integrations.search import Fetched
+from rapid_integrations.search import Fetched, source_of
 
 DocumentLoader = Callable[[Any], "str | BaseNode | None"]
 # All nodes of the document store at a position, read once a call.
@@ -66,8 +68,10 @@ class Documents:
         self._places = places_of(docstore, vector_store, index, retriever)
 
     def of(self, retriever: BaseRetriever | None) -> Documents:
-        """The same reading, of what a retriever has."""
-        return Documents(retriever=retriever, id_key=self._id_key, metadata_mode=self._mode)
+        """The same, for nodes that a retriever found: its places where no others are known, and its filters."""
+        found, made = places_of(retriever), copy.copy(self)
+        made._places = replace(self._places, filters=found.filters) if self.knows_documents else found
+        return made
 
     @property
     def knows_documents(self) -> bool:
@@ -76,9 +80,7 @@ class Documents:
 
     def source(self, node: BaseNode) -> str:
         """The id of a node's document, empty where it has none."""
-        value = self._value(node)
-        # Some stores keep a missing value as text.
-        return "" if value in (None, "", "None") else str(value)
+        return source_of(self._value(node))
 
     def _value(self, node: BaseNode) -> Any:
         return node.metadata.get(self._id_key) if self._id_key else node.ref_doc_id
@@ -92,6 +94,11 @@ class Documents:
         scan = functools.cache(lambda position: list(self._places.docstores[position].docs.values()))
         notes: list[str] = []
         documents = {source: self._document(source, found, scan, notes) for source, found in retrieved.items()}
+        pages = {file for found in retrieved.values() if (file := _file(found[0])) and PAGE_KEY in found[0].metadata}
+        if pages and self._id_key is None and self._loader is None:
+            notes += [
+                f"{file!r} is read page by page; pass id_key='file_path' to read it whole" for file in sorted(pages)
+            ]
         return Fetched(documents, tuple(dict.fromkeys(notes)))
 
     def _document(self, source: str, retrieved: Sequence[BaseNode], scan: Scan, notes: list[str]) -> Document | None:
@@ -134,10 +141,12 @@ class Documents:
     def _stored(self, source: str, value: Any, scan: Scan, unable: list[str]) -> Iterator[Rebuilt]:
         """What each place has of a document; `unable` grows by the vector stores that keep no nodes."""
         for docstore in self._places.docstores:
-            if (whole := docstore.get_document(source, raise_error=False)) is not None:
+            whole = docstore.get_document(source, raise_error=False)
+            if whole is not None and self._places.allow(whole):
                 yield _whole(whole)
         for position, docstore in enumerate(self._places.docstores):
-            yield _joined(self._of(source, scan(position)) if self._id_key else _split_from(source, docstore))
+            kept = self._of(source, scan(position)) if self._id_key else _split_from(source, docstore)
+            yield _joined(list(filter(self._places.allow, kept)))
         for store in self._places.vector_stores:
             # Filters compare numbers and texts.
             comparable = value if type(value) in (int, float, str) else str(value)
@@ -151,7 +160,7 @@ class Documents:
         yield _joined(self._of(source, self._places.nodes))
 
     def _of(self, source: str, nodes: Sequence[BaseNode]) -> list[BaseNode]:
-        return [node for node in nodes if self.source(node) == source]
+        return [node for node in nodes if self.source(node) == source and self._places.allow(node)]
 
 
 def _split_from(source: str, docstore: BaseDocumentStore) -> list[BaseNode]:
@@ -191,7 +200,13 @@ def _part(nodes: Sequence[BaseNode]) -> Rebuilt:
     return rebuild(nodes) if stored is None else _whole(stored)
 
 
+def _file(node: BaseNode) -> str:
+    return str(node.metadata.get("file_name") or node.metadata.get("file_path") or "")
+
+
 def _name(source: str, nodes: Sequence[BaseNode]) -> str:
-    """A file's name or path where the nodes have one, else the id of the document; on one line."""
+    """A file's name or path where the nodes have one, with the page that it is; else the document's id; on one line."""
     metadata = shared_metadata(nodes)
-    return " ".join(str(metadata.get("file_name") or metadata.get("file_path") or source).split())
+    name = str(metadata.get("file_name") or metadata.get("file_path") or source)
+    page = f" page {metadata[PAGE_KEY]}" if PAGE_KEY in metadata and name != source else ""
+    return " ".join((name + page).split())

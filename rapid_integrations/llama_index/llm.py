@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import warnings
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages_to_prompt
@@ -32,8 +30,8 @@ from llama_index.core.tools import BaseTool
 from llama_index.core.types import PydanticProgramMode, TokenAsyncGen
 from pydantic import BaseModel, SerializationInfo, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from rapid_core import OptionError, Tool
-from rapid_integrations.calls import Words, read_choice, read_function
+from rapid_core import OptionError
+from rapid_integrations.calls import Words, read_choice
 from rapid_integrations.contexts import RapidWarning
 from rapid_integrations.engines import token_of
 from rapid_integrations.llama_index.messages import (
@@ -47,8 +45,8 @@ from rapid_integrations.llama_index.messages import (
 )
 from rapid_integrations.llama_index.retrieval import RapidContext
 from rapid_integrations.llama_index.structured import as_object, astream_objects, call_options, stream_objects
+from rapid_integrations.llama_index.tools import arguments_of, one_call, read_tool
 from rapid_integrations.model import DEFAULT_MAX_TOKENS, Piece, RapidModel
-from rapid_integrations.schemas import as_pydantic_reads
 
 # An answer never has more than this part of the window reserved for it.
 LARGEST_RESERVE = 4
@@ -58,13 +56,6 @@ _FOR_PLAIN_MODELS = {
     "completion_to_prompt": default_completion_to_prompt,
     "query_wrapper_prompt": None,
 }
-
-
-def _read_tool(tool: Any) -> Tool:
-    if isinstance(tool, BaseTool):
-        # Its description was made by Pydantic.
-        return read_function(as_pydantic_reads(tool.metadata.to_openai_tool(skip_length_check=True)))
-    return read_function(tool)
 
 
 class RapidLLM(RapidModel, FunctionCallingLLM):
@@ -77,7 +68,7 @@ class RapidLLM(RapidModel, FunctionCallingLLM):
     tool_choice, response_format, and rapid_context: the long context, a text or a `RapidContext`.
     """
 
-    words: ClassVar[Words] = Words("RapidLLM", _read_tool, RapidContext)
+    words: ClassVar[Words] = Words("RapidLLM", read_tool, RapidContext)
 
     function_calling: bool | None = None
 
@@ -119,6 +110,10 @@ class RapidLLM(RapidModel, FunctionCallingLLM):
     def token_ids(self, text: str) -> list[int]:
         """The target's token ids of a text, for `Settings.tokenizer`."""
         return list(self._engine().token_ids(text))
+
+    def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        """The target's tokens of messages, with all that the chat template adds; 0 of none."""
+        return int(self._engine().count_tokens(to_messages(messages))) if messages else 0
 
     @model_serializer(mode="wrap")
     def custom_model_dump(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
@@ -201,12 +196,12 @@ class RapidLLM(RapidModel, FunctionCallingLLM):
 
     def _pieces(self, messages: Sequence[ChatMessage], kwargs: Mapping[str, Any]) -> Generator[Piece, None, None]:
         """The answer piece by piece; what is wrong with the question is raised at once."""
-        ours, call, one = to_messages(messages), self._call(None, kwargs), _one_call(kwargs)
+        ours, call, one = to_messages(messages), self._call(None, kwargs), one_call(kwargs)
         return (one(piece) for piece in self._answer(ours, call))
 
     def _apieces(self, messages: Sequence[ChatMessage], kwargs: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:
         """`_pieces` for an event loop."""
-        ours, call, one = to_messages(messages), self._call(None, kwargs), _one_call(kwargs)
+        ours, call, one = to_messages(messages), self._call(None, kwargs), one_call(kwargs)
 
         async def pieces() -> AsyncGenerator[Piece, None]:
             async with aclosing(self._aanswer(ours, call)) as answer:
@@ -230,7 +225,7 @@ class RapidLLM(RapidModel, FunctionCallingLLM):
         messages = list(chat_history or ())
         if user_msg is not None:
             messages += [user_msg] if isinstance(user_msg, ChatMessage) else _asked(user_msg)
-        shown = [_read_tool(tool) for tool in tools]
+        shown = [read_tool(tool) for tool in tools]
         choice = "any" if tool_choice is None and tool_required and shown else tool_choice
         return {
             "messages": messages,
@@ -257,7 +252,7 @@ class RapidLLM(RapidModel, FunctionCallingLLM):
             ToolSelection(
                 tool_id=call.tool_call_id or "",
                 tool_name=call.tool_name,
-                tool_kwargs=_arguments(call),
+                tool_kwargs=arguments_of(call),
             )
             for call in calls
         ]
@@ -333,29 +328,6 @@ def _completion(prompt: str, kwargs: Mapping[str, Any]) -> tuple[list[ChatMessag
     if kwargs.get("tools"):
         raise OptionError("a completion is text and has no place for tool calls, got tools=; ask with chat")
     return _asked(prompt), kwargs
-
-
-def _one_call(kwargs: Mapping[str, Any]) -> Callable[[Piece], Piece]:
-    """What keeps the first of several tool calls, where the caller allows one, and names the others."""
-
-    def one(piece: Piece) -> Piece:
-        calls = piece.delta.tool_calls
-        if kwargs.get("parallel_tool_calls") is not False or len(calls) < 2:
-            return piece
-        left = ", ".join(call.name for call in calls[1:])
-        note = f"one tool call was allowed, and the model made {len(calls)}; left out: {left}"
-        warnings.warn(note, RapidWarning, stacklevel=2)
-        return replace(piece, delta=replace(piece.delta, tool_calls=calls[:1]), notes=(*piece.notes, note))
-
-    return one
-
-
-def _arguments(call: ToolCallBlock) -> dict[str, Any]:
-    """The arguments of a call, which a block may hold as text; raises ValueError for what are none."""
-    given = json.loads(call.tool_kwargs) if isinstance(call.tool_kwargs, str) else call.tool_kwargs
-    if not isinstance(given, dict):
-        raise ValueError(f"the arguments of a tool call must be a JSON object, got {given!r:.200}")
-    return given
 
 
 def _asked(prompt: str) -> list[ChatMessage]:

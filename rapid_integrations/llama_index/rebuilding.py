@@ -59,6 +59,10 @@ def rebuild(nodes: Sequence[BaseNode]) -> Rebuilt:
     if not used:
         return Rebuilt("", ())
     spans, known = _spans(used), {node.node_id for node in nodes}
+    apart = [node for node in used if node.node_id not in spans and _stands_apart(node)]
+    if spans and apart:
+        notes.append(f"{len(apart)} of its nodes have no place in it, as summaries have none, and were left out")
+        used = [node for node in used if node not in apart]
     laid = _by_offsets(spans, known) if len(spans) == len(used) else None
     if laid is None and len(used) == 1:
         laid = used[0].get_content(metadata_mode=MetadataMode.NONE), _loose_ends(used, known)
@@ -74,6 +78,12 @@ def _used(nodes: Sequence[BaseNode]) -> list[BaseNode]:
         if not isinstance(node, (ImageNode, IndexNode)) and node.get_content(metadata_mode=MetadataMode.NONE).strip()
     }
     return [node for node in unique.values() if _link(node, NodeRelationship.PARENT) not in unique]
+
+
+def _stands_apart(node: BaseNode) -> bool:
+    """Whether nothing says where it stands: a text about the document, and not of it."""
+    linked = _link(node, NodeRelationship.PREVIOUS) or _link(node, NodeRelationship.NEXT)
+    return getattr(node, "start_char_idx", None) is None and not linked
 
 
 def _spans(nodes: Sequence[BaseNode]) -> dict[str, _Span]:

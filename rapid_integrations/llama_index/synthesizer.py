@@ -20,7 +20,7 @@ from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayloa
 from llama_index.core.indices.prompt_helper import ChatPromptHelper, PromptHelper
 from llama_index.core.instrumentation.events.synthesis import SynthesizeEndEvent, SynthesizeStartEvent
 from llama_index.core.llms.structured_llm import StructuredLLM
-from llama_index.core.prompts import BasePromptTemplate
+from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.prompts.default_prompt_selectors import DEFAULT_TEXT_QA_PROMPT_SEL
 from llama_index.core.prompts.mixin import PromptDictType
 from llama_index.core.response_synthesizers import BaseSynthesizer
@@ -72,7 +72,7 @@ class RapidSynthesizer(BaseSynthesizer):
         id_key: str | None = None,
         metadata_mode: MetadataMode = MetadataMode.LLM,
         drafter_metadata_mode: MetadataMode = MetadataMode.LLM,
-        text_qa_template: BasePromptTemplate | None = None,
+        text_qa_template: BasePromptTemplate | str | None = None,
         streaming: bool = False,
         output_cls: type[BaseModel] | None = None,
         empty_response: str | None = None,
@@ -91,7 +91,7 @@ class RapidSynthesizer(BaseSynthesizer):
             output_cls=output_cls or asked_cls,
             empty_response=empty_response,
         )
-        self._template = text_qa_template or DEFAULT_TEXT_QA_PROMPT_SEL
+        self._template = _read_template(text_qa_template) or DEFAULT_TEXT_QA_PROMPT_SEL
         self._drafter_mode, self._on_error = drafter_metadata_mode, on_retrieval_error
         self._documents = Documents(
             index=index,
@@ -108,7 +108,7 @@ class RapidSynthesizer(BaseSynthesizer):
         return {"text_qa_template": self._template}
 
     def _update_prompts(self, prompts: PromptDictType) -> None:
-        self._template = prompts.get("text_qa_template", self._template)
+        self._template = _read_template(prompts.get("text_qa_template")) or self._template
 
     def synthesize(
         self,
@@ -193,9 +193,7 @@ class RapidSynthesizer(BaseSynthesizer):
             yield heard
 
     def _search(self, question: str, nodes: Sequence[NodeWithScore]) -> Search:
-        documents = self._documents
-        if not documents.knows_documents:
-            documents = documents.of(retriever_of(nodes))
+        documents = self._documents.of(retriever_of(nodes))
         hook = NodeHook(documents, drafter_metadata_mode=self._drafter_mode)
         return Search(hook, query=question, chunks=tuple(nodes), place=PLACE)
 
@@ -205,7 +203,14 @@ class RapidSynthesizer(BaseSynthesizer):
     def _messages(self, question: str, resolved: Resolved, more: dict[str, Any]) -> list[ChatMessage]:
         # Where nothing was found, nothing stands in the place.
         place = PLACE if resolved.context is not None else ""
-        return self._rapid.messages_of(self._template, context_str=place, query_str=question, **more)
+        messages = self._rapid.messages_of(self._template, context_str=place, query_str=question, **more)
+        times = sum((message.content or "").count(PLACE) for message in messages)
+        if place and times != 1:
+            raise InputError(
+                "text_qa_template must have {context_str} once, as it is, for the whole documents, and it stands there "
+                f"{times} times"
+            )
+        return messages
 
     def _options(self, resolved: Resolved) -> dict[str, Any]:
         form = {} if self._output_cls is None else call_options(self._output_cls, None)
@@ -240,6 +245,15 @@ def rapid_llm(llm: Any, owner: str) -> tuple[RapidLLM, type[BaseModel] | None]:
     if not isinstance(inner, RapidLLM):
         raise InputError(f"{owner} needs a RapidLLM, as llm= or as Settings.llm, got {type(inner).__name__}")
     return inner, output_cls
+
+
+def _read_template(template: object) -> BasePromptTemplate | None:
+    """A prompt template, or the text of one."""
+    if isinstance(template, str):
+        return PromptTemplate(template)
+    if template is not None and not isinstance(template, BasePromptTemplate):
+        raise InputError(f"text_qa_template must be a LlamaIndex prompt template, got {type(template).__name__}")
+    return template
 
 
 def _stand_in(llm: RapidLLM) -> None:

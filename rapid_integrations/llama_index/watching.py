@@ -34,6 +34,8 @@ class _Answer:
         )
 
 
+# By the identity of nodes, for those who retrieve in one thread or task and answer in another.
+_owners: dict[int, tuple[weakref.ref[BaseNode], weakref.ref[BaseRetriever]]] = {}
 # Each thread and task sees its own answers, and those from before it began.
 _answers: ContextVar[tuple[_Answer, ...]] = ContextVar("rapid_retrieved", default=())
 # The last one is held: index.as_retriever().retrieve(…) leaves nobody else who would.
@@ -66,6 +68,28 @@ class RetrieverWatch(NullSpanHandler):
         if nodes:
             _answers.set((*_answers.get(), _Answer(weakref.ref(instance), nodes))[-KEPT:])
             _last.set(instance)
+            for scored in result:
+                if isinstance(scored, NodeWithScore):
+                    _own(scored.node, instance)
+
+
+def _own(node: BaseNode, retriever: BaseRetriever) -> None:
+    key = id(node)
+
+    def forget(gone: weakref.ref[BaseNode]) -> None:
+        # Another node may have the same address by now.
+        if _owners.get(key, (None,))[0] is gone:
+            del _owners[key]
+
+    _owners[key] = weakref.ref(node, forget), weakref.ref(retriever)
+
+
+def _owner_of(nodes: Sequence[NodeWithScore]) -> BaseRetriever | None:
+    """The retriever that most of these very nodes came from, whoever asked it."""
+    known = [(scored.node, _owners.get(id(scored.node))) for scored in nodes]
+    found = [owner[1]() for node, owner in known if owner is not None and owner[0]() is node]
+    there = [retriever for retriever in found if retriever is not None]
+    return max(there, key=lambda retriever: sum(other is retriever for other in there), default=None)
 
 
 def watch_retrievers() -> None:
@@ -76,10 +100,11 @@ def watch_retrievers() -> None:
 
 
 def retriever_of(nodes: Sequence[NodeWithScore]) -> BaseRetriever | None:
-    """The retriever that returned these nodes to this thread or task, or most of them.
+    """The retriever that returned these nodes, or most of them.
 
-    Of a retriever and those that it asked, the outermost. None where nobody watched, where another
-    thread or task asked, and where the retriever is gone, if it was not the last one to answer.
+    Of a retriever and those that it asked, the outermost. Nodes that a postprocessor copied are
+    known by their ids to the thread or task that retrieved them. None where nobody watched, and
+    where the retriever is gone, if it was not the last one to answer.
     """
     best, found = (0, 0), None
     for answer in _answers.get():
@@ -87,4 +112,4 @@ def retriever_of(nodes: Sequence[NodeWithScore]) -> BaseRetriever | None:
         # The last of equals: the outermost retriever answers last.
         if retriever is not None and matches > (0, 0) and matches >= best:
             best, found = matches, retriever
-    return found
+    return found if best[0] else _owner_of(nodes) or found
