@@ -18,6 +18,12 @@ OnRetrievalError = Literal["raise", "plain"]
 
 PLAINLY = "plain decoding, without a document and without a drafter"
 NOTHING_FOUND = f"the retriever returned nothing: {PLAINLY}"
+COVERED = (
+    "the retrieved chunks are nearly all of the documents, and the drafter reads as much as the target; fewer or "
+    "smaller chunks make it faster"
+)
+# The part of the documents from which on the drafter has next to nothing to gain.
+NEARLY_ALL = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +156,8 @@ class Search:
                 "reads them beside it"
             )
         notes = self._notes(passages, replace(fetched, notes=tuple(more)))
+        if found and _cover(passages, [document for _, document in found]):
+            notes = (*notes, COVERED)
         passages = [replace(passage, source="") if passage in strange else passage for passage in passages]
         return Resolved(self._context(passages, found, loose=self.hook.reads_loose), notes)
 
@@ -215,6 +223,12 @@ def _strange(passages: Sequence[Passage], documents: dict[str, Document]) -> lis
         for passage in passages
         if passage.source in texts and "".join(passage.text.split()) not in texts[passage.source]
     ]
+
+
+def _cover(passages: Sequence[Passage], documents: Sequence[Document]) -> bool:
+    """Whether passages are nearly all that their documents hold."""
+    texts = dict.fromkeys(passage.text for passage in passages)
+    return sum(map(len, texts)) >= NEARLY_ALL * sum(len(document.text) for document in documents)
 
 
 def check_count(name: str, value: object) -> None:

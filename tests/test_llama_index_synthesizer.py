@@ -49,9 +49,7 @@ def index_of(store=None, given=None, **options):
     return VectorStoreIndex.from_documents(
         given or documents(),
         storage_context=StorageContext.from_defaults(vector_store=store or chroma_store()),
-        embed_model=WordEmbedding(),
-        transformations=[SPLITTER],
-        **options,
+        **{"embed_model": WordEmbedding(), "transformations": [SPLITTER], **options},
     )
 
 
@@ -164,6 +162,14 @@ def test_a_document_of_20000_words_costs_one_call():
     assert len(llm.engine.requests) == 1 and str(response) == "yes"
     assert words in str(asked(llm).context)
     assert response.metadata["rapid"]["usage"]["prompt_tokens"] > 20_000
+
+
+def test_nodes_that_are_the_whole_document_are_told_of(index):
+    whole = index_of(given=documents()[:1], transformations=[SentenceSplitter(chunk_size=4000)])
+    llm = llm_of()
+    response = engine_of(whole, RapidSynthesizer(llm=llm)).query(QUESTION)
+    assert any("nearly all of the documents" in note for note in response.metadata["rapid"]["notes"])
+    assert TOWNS["Oslo"] in asked(llm).context.chunks[0].text
 
 
 def test_several_documents_over_the_window_are_left_out_by_name_with_a_warning(index):

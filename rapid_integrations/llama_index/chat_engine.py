@@ -1,4 +1,7 @@
-"""`RapidContextChatEngine`: a chat over documents, whose turns go on in the cache."""
+"""`RapidContextChatEngine`: a chat over documents, whose turns go on in the cache.
+
+Longer than other files: two constructors name all options, and each way to ask is there twice.
+"""
 
 from __future__ import annotations
 

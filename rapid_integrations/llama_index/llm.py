@@ -1,4 +1,7 @@
-"""`RapidLLM`: a LlamaIndex LLM over a `RapidEngine`."""
+"""`RapidLLM`: a LlamaIndex LLM over a `RapidEngine`.
+
+Longer than other files: what LlamaIndex asks of an LLM are methods of one class, most of them twice.
+"""
 
 from __future__ import annotations
 
