@@ -3,10 +3,9 @@
 The names are imported when first used: only the middleware needs the package langchain.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rapid_core import MissingDependencyError
+from rapid_integrations.exports import exported
 
 if TYPE_CHECKING:
     from rapid_integrations.contexts import RapidWarning
@@ -41,15 +40,4 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'rapid_integrations.langchain' has no attribute {name!r}")
-    try:
-        module = import_module(f"rapid_integrations.{_HOMES[name]}")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("langchain", "langchain_core"):
-            raise
-        raise MissingDependencyError(
-            f"{name} needs the package {error.name!r}, which is not installed; "
-            "install it with: pip install 'rapid-integrations[langchain]'"
-        ) from error
-    return getattr(module, name)
+    return exported(name, _HOMES, integration="langchain", packages=("langchain", "langchain_core"), extra="langchain")

@@ -3,10 +3,9 @@
 The names are imported when first used.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rapid_core import MissingDependencyError
+from rapid_integrations.exports import exported
 
 if TYPE_CHECKING:
     from rapid_integrations.contexts import RapidWarning
@@ -39,15 +38,4 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'rapid_integrations.llama_index' has no attribute {name!r}")
-    try:
-        module = import_module(f"rapid_integrations.{_HOMES[name]}")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "llama_index":
-            raise
-        raise MissingDependencyError(
-            f"{name} needs the package 'llama-index-core', which is not installed; "
-            "install it with: pip install 'rapid-integrations[llama-index]'"
-        ) from error
-    return getattr(module, name)
+    return exported(name, _HOMES, integration="llama_index", packages=("llama_index",), extra="llama-index")
