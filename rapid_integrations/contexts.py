@@ -48,8 +48,9 @@ def long_context(
 
     passages: best first. documents: with the ids that passages name. Passages of one document
     that overlap become one. loose: whether the target, too, reads passages without a document,
-    behind what is there again for the next question. Without documents the passages are all that there is to read: the
-    target reads all of them, and the drafter the best ones, a quarter of the text.
+    behind what is there again for the next question. Without documents the passages are all that
+    there is to read: the target reads all of them, and the drafter the best ones, a quarter of the
+    text.
     """
     if not documents:
         texts = list(dict.fromkeys(passage.written for passage in passages if passage.text.strip()))

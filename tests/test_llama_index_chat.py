@@ -374,6 +374,8 @@ def test_wrong_words_are_named(index, monkeypatch):
         chat_of(index, llm_of().as_structured_llm(Answer))
     with pytest.raises(InputError, match="context_refine_template"):
         chat_of(index, llm_of(), context_refine_template="{context_msg}")
+    with pytest.raises(InputError, match="context_template must have {context_str} once"):
+        chat_of(index, llm_of(), context_template="Be kind.").chat("hi")
     with pytest.raises(InputError, match="BaseRetriever"):
         RapidContextChatEngine.from_defaults(index, llm=llm_of())
     monkeypatch.setattr(Settings, "_llm", llm_of())

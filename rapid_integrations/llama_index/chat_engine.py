@@ -336,7 +336,13 @@ class RapidContextChatEngine(ContextChatEngine):
         prefix = list(self._prefix_messages)
         system = prefix.pop(0).content or "" if prefix and prefix[0].role == MessageRole.SYSTEM else ""
         if with_documents:
-            system = self._context_template.format(context_str=PLACE) + system.strip()
+            context = self._context_template.format(context_str=PLACE)
+            if (times := context.count(PLACE)) != 1:
+                raise InputError(
+                    "context_template must have {context_str} once, as it is, for the whole documents, and it stands "
+                    f"there {times} times"
+                )
+            system = context + system.strip()
         return [*([ChatMessage(role=MessageRole.SYSTEM, content=system)] if system.strip() else []), *prefix]
 
 
