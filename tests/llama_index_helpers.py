@@ -8,9 +8,11 @@ import chromadb
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.node_parser import SentenceSplitter
+from llama_index.core.tools import FunctionTool
 from llama_index.vector_stores.chroma import ChromaVectorStore
 
-from rapid_core.testing import WordEncoder
+from rapid_core.testing import ScriptedEngine, WordEncoder
+from rapid_integrations.llama_index import RapidLLM
 
 LEASE = "\n\n".join(f"Clause {n}. The tenant of house {n} pays {n}0 crowns on day {n}." for n in range(1, 20))
 QUESTION = "What does the tenant of house 3 pay?"
@@ -36,3 +38,15 @@ class WordEmbedding(BaseEmbedding):
 def chroma_store():
     """A real store of its own: collections of one process are shared by name."""
     return ChromaVectorStore(chroma_collection=chromadb.EphemeralClient().create_collection(f"t{uuid.uuid4().hex}"))
+
+
+def llm_of(*answers, **options):
+    return RapidLLM(engine=ScriptedEngine(list(answers)), **options)
+
+
+def look(at: str, times: int = 1) -> str:
+    """Looks at something."""
+    return f"{at} is blue, {times} times"
+
+
+TOOL = FunctionTool.from_defaults(look)
