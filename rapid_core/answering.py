@@ -28,6 +28,7 @@ from rapid_core.streaming import TextStream
 from rapid_core.tool_grammar import constraint_with_tools
 from rapid_core.tool_parsing import ToolCallStream
 from rapid_core.tool_use import Tool, ToolUse
+from rapid_core.vocabulary import Vocabulary
 
 Prompt = str | Sequence[Message]
 Progress = Callable[[str, int, int], None]
@@ -101,8 +102,9 @@ def _drafter_may_wait(speculation: Speculation) -> bool:
 class Answerer:
     """Answers requests with two runners, one at a time.
 
-    loaded: the target. costs: what forwards of the target and of the drafter cost, over all
-    requests. new_decoder: what makes a decoder; another kind of it simulates verdicts.
+    loaded: the target. vocabulary: how the drafter reads and writes its ids. costs: what forwards
+    of the target and of the drafter cost, over all requests. new_decoder: what makes a decoder;
+    another kind of it simulates verdicts.
     """
 
     def __init__(
@@ -111,12 +113,14 @@ class Answerer:
         target: ModelRunner,
         drafter: ModelRunner,
         *,
+        vocabulary: Vocabulary,
         prompter: ChatPrompter,
         preparer: Preparer,
         keeper: DocumentKeeper,
     ) -> None:
         self._loaded = loaded
         self._target, self._drafter = target, drafter
+        self._vocabulary = vocabulary
         self._prompter = prompter
         self._preparer = preparer
         self._keeper = keeper
@@ -276,6 +280,7 @@ class Answerer:
                 sampler,
                 request.speculation,
                 self._loaded.eos_ids,
+                vocabulary=self._vocabulary,
                 waiting=self._waiting(request, prepared, reserve, progress),
                 index=index,
                 pacer=pacer,
@@ -330,8 +335,11 @@ class Answerer:
         speculation, sampling = request.speculation, request.sampling
         if not speculation.enabled or speculation.gamma != "auto":
             return None, None
-        # The answer goes on behind the last text, which ends as the other one does.
-        texts = [ids for ids in (prompts.target_ids, prompts.drafter_ids) if ids is not None]
+        # The answer goes on behind the last text, which ends as the other one does. In another
+        # vocabulary the passages are no texts of the target's ids, and stand in its prompt anyway.
+        texts = [prompts.target_ids]
+        if prompts.drafter_ids is not None and self._vocabulary.shared is None:
+            texts.append(prompts.drafter_ids)
         pacer = Pacer(
             *self.costs,
             transfer=speculation.eta > 0 and prompts.drafter_ids is not None,

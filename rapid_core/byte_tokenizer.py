@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -14,12 +15,22 @@ CHAT_TEMPLATE = (
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
-def tiny_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> Any:
-    """A tokenizer with one token a byte and three special ones: any text, emoji in four tokens each."""
+def tiny_tokenizer(chat_template: str | None = CHAT_TEMPLATE, *, words: Sequence[str] = ()) -> Any:
+    """A tokenizer with one token a byte and three special ones: any text, emoji in four tokens each.
+
+    words: texts that are tokens too, and so are their beginnings from the second letter on. They
+    stand before the bytes, so that the vocabularies of other words have other ids.
+    """
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    merges: dict[tuple[str, str], None] = {}
+    for word in words:
+        letters = split.pre_tokenize_str(word)[0][0]
+        merges |= {(letters[:end], letters[end]): None for end in range(1, len(letters))}
+    joined = dict.fromkeys(first + second for first, second in merges)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: id_ for id_, token in enumerate([*SPECIAL_TOKENS, *alphabet])}
-    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    vocabulary = {token: id_ for id_, token in enumerate([*SPECIAL_TOKENS, *joined, *alphabet])}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=list(merges)))
+    backend.pre_tokenizer = split
     backend.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,

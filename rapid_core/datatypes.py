@@ -123,8 +123,33 @@ class LongHistory:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedVocabulary:
+    """How much of their vocabularies target and drafter have in common; counts of tokens."""
+
+    target_tokens: int
+    drafter_tokens: int
+    shared: int
+
+    @property
+    def of_target(self) -> float:
+        """The shared part of the target's tokens."""
+        return self.shared / self.target_tokens
+
+    @property
+    def of_drafter(self) -> float:
+        """The shared part of the drafter's tokens: the others it cannot draft."""
+        return self.shared / self.drafter_tokens
+
+    def __str__(self) -> str:
+        return (
+            f"{self.shared:,} tokens are shared, {self.of_target:.1%} of the target's {self.target_tokens:,} and "
+            f"{self.of_drafter:.1%} of the drafter's {self.drafter_tokens:,}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class PromptPair:
-    """Token ids of the two prompts; `drafter_ids` is None where nobody drafts."""
+    """Token ids of the two prompts, each in its model's own; `drafter_ids` is None where nobody drafts."""
 
     target_ids: tuple[int, ...]
     drafter_ids: tuple[int, ...] | None
@@ -150,7 +175,8 @@ class Proposal:
     drafter its distribution at temperature 1, which the transfer needs. None for a lookup,
     whose distribution is one-hot and has nothing to transfer.
     sureness: the drafter's probability of each id, where the host knows it. forwards: the
-    length of each forward that the drafter made. matched: length of a lookup's match.
+    length of each forward that the drafter made. matched: length of a lookup's match. shared: [V]
+    bool, the ids that a drafter of another vocabulary can draw; None for all.
     """
 
     ids: torch.Tensor
@@ -159,6 +185,7 @@ class Proposal:
     forwards: tuple[int, ...] = ()
     checks: tuple[Check, ...] = ()
     matched: int = 0
+    shared: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,12 +130,12 @@ class Decoder:
         self._count(source, proposal, len(standing), accepted)
         self.counts.draft_s += drafted_at - started
         self.counts.verify_s += verified_at - drafted_at
-        self._target.commit(committed)
+        self._target.commit(committed, accepted)
         self._sampler.commit(committed)
         if self._index is not None:
             self._index.extend(committed)
         if self._drafter is not None:
-            self._drafter.commit(committed)
+            self._drafter.commit(committed, accepted)
         return committed, accepted
 
     def _propose(self) -> tuple[Proposal | None, DraftSource]:
@@ -148,7 +148,9 @@ class Decoder:
             return Proposal(ids, None, matched=match.length), "lookup"
         if choice.source == "drafter" and self._drafter is not None:
             most = min(room.left if self._transfers else room.left - 1, room.verifiable)
-            return self._drafter.propose(choice.gamma, most), "drafter"
+            proposal = self._drafter.propose(choice.gamma, most)
+            if proposal is not None:
+                return proposal, "drafter"
         return None, "nobody"
 
     @property
@@ -207,13 +209,14 @@ class Decoder:
         logits = self._sampler.logits(raw, drafts)
         # What was looked up is in no drafter's focus: there is nothing to transfer.
         eta = options.eta if proposal.probs is not None else 0.0
+        shared = proposal.shared.to(device) if proposal.shared is not None else None
         if self._sampler.sampling.greedy:
             if proposal.probs is None:
                 return verify_greedy(drafts, logits.argmax(dim=-1))
-            choices = greedy_target(logits[:-1], proposal.probs.to(device), eta, options.tail, options.alpha)
+            choices = greedy_target(logits[:-1], proposal.probs.to(device), eta, options.tail, options.alpha, shared)
             return verify_greedy(drafts, torch.cat((choices, logits[-1:].argmax(dim=-1))))
         draft_probs = one_hot(drafts, logits) if proposal.probs is None else proposal.probs.to(device)
-        augmented = augmented_target(logits[:-1], draft_probs, eta, 1.0, options.tail, options.alpha)
+        augmented = augmented_target(logits[:-1], draft_probs, eta, 1.0, options.tail, options.alpha, shared)
         return verify(drafts, draft_probs, logits.softmax(dim=-1), augmented, generator=self._sampler.generator)
 
     def _behind(self, verdict: Verdict, proposal: Proposal | None) -> list[int]:

@@ -42,7 +42,8 @@ _NOTHING = _Found((), (), 0, 0)
 class DrafterPlanner:
     """Builds the drafter's prompt of requests with a document, a long history, or both.
 
-    window, drafter_window: tokens.
+    prompter: the drafter's; what it reads counts in its own tokens. window: the target's, in
+    tokens of the target; drafter_window: in tokens of the drafter.
     """
 
     def __init__(

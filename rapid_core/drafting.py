@@ -17,6 +17,7 @@ from rapid_core.pacing import MOST_LOOKED_UP, Pacer
 from rapid_core.runner import ModelRunner
 from rapid_core.sampling import Sampler
 from rapid_core.verification import one_hot, verify, verify_greedy
+from rapid_core.vocabulary import SAME_VOCABULARY, Vocabulary
 
 
 class Drafter(Protocol):
@@ -38,18 +39,18 @@ class Drafter(Protocol):
     def waiting(self) -> int:
         """Tokens of its prompt that it has to read before it can draft at all."""
 
-    def propose(self, gamma: int, most: int) -> Proposal:
-        """Draft about `gamma` tokens behind the committed ones, at least one and never over `most`."""
+    def propose(self, gamma: int, most: int) -> Proposal | None:
+        """Draft about `gamma` tokens behind the committed ones, never over `most`; None where it has none."""
 
-    def commit(self, ids: Sequence[int]) -> None:
-        """Take over what the target decided, and forget the rejected drafts."""
+    def commit(self, ids: Sequence[int], accepted: int) -> None:
+        """Take over what the target decided, the first `accepted` of them drafts, and forget the rejected ones."""
 
 
 @dataclass(slots=True)
 class WaitingPrompt:
     """A drafter's prompt that is read when the first draft is asked for; `read` prefills it.
 
-    Committed tokens are appended to `ids` while it waits.
+    Committed tokens are appended to `ids` while it waits, as the drafter reads them.
     """
 
     ids: list[int]
@@ -59,9 +60,10 @@ class WaitingPrompt:
 class RagDrafter:
     """Drafts with a model that reads the retrieved passages (paper, section 3.1).
 
-    waiting: its prompt, where that is not yet read. index, pacer: with both, it also checks
-    looked-up tokens, many in one forward. Its drafts follow its own distribution all the same, by
-    speculative sampling against itself.
+    sampler, eos_ids, index and what is proposed and committed are in the target's ids; vocabulary:
+    how they are the drafter's own. waiting: its prompt, where that is not yet read. index, pacer:
+    with both, it also checks looked-up tokens, many in one forward. Its drafts follow its own
+    distribution all the same, by speculative sampling against itself.
     """
 
     def __init__(
@@ -71,11 +73,15 @@ class RagDrafter:
         speculation: Speculation,
         eos_ids: frozenset[int],
         *,
+        vocabulary: Vocabulary = SAME_VOCABULARY,
         waiting: WaitingPrompt | None = None,
         index: NgramIndex | None = None,
         pacer: Pacer | None = None,
     ) -> None:
         self.runner = runner
+        self._vocabulary = vocabulary
+        # What its constraint asks for next, a drafter of another vocabulary may not have.
+        self._may_lack = vocabulary.shared is not None and sampler.constrained
         self._sampler = sampler
         self._least_confidence = speculation.draft_confidence
         self._eos_ids = eos_ids
@@ -106,12 +112,13 @@ class RagDrafter:
         """All of its prompt, or nothing."""
         return len(self._waiting.ids) if self._waiting is not None else 0
 
-    def propose(self, gamma: int, most: int) -> Proposal:
+    def propose(self, gamma: int, most: int) -> Proposal | None:
         """Draft greedily or by sampling; one forward a token, or one for several looked-up ones.
 
         Only where looked-up tokens were right it is more than `gamma` tokens. A draft ends early
         only behind the token that ended it, for dropping a token by its value would bias what
-        takes its place.
+        takes its place; or before a place where its vocabulary has nothing that the constraint
+        allows, which depends on what stands before that place alone.
         """
         if self._waiting is not None:
             self._waiting.read(self._waiting.ids)
@@ -122,15 +129,16 @@ class RagDrafter:
             # Whoever finds NaN first, the runner must hear of it and forget its keys.
             self.runner.confirm()
 
-    def commit(self, ids: Sequence[int]) -> None:
-        """Append the round's tokens; the runner's length says what it read of them."""
+    def commit(self, ids: Sequence[int], accepted: int) -> None:
+        """Append the round's tokens; each accepted draft is one id of the drafter's too."""
+        read = self._vocabulary.read(ids)
         if self._waiting is not None:
-            self._waiting.ids.extend(ids)
+            self._waiting.ids.extend(read)
         else:
-            self.runner.commit(ids)
+            self.runner.commit(read, accepted)
         self._sampler.commit(ids)
 
-    def _drafted(self, gamma: int, most: int) -> Proposal:
+    def _drafted(self, gamma: int, most: int) -> Proposal | None:
         drafts = _Drafts(self.runner.device, most=min(most, self.room))
         # After a full acceptance the last draft is still unread: the first forward reads two ids.
         unread = torch.tensor(self.runner.pending, dtype=torch.long, device=self.runner.device)
@@ -139,11 +147,11 @@ class RagDrafter:
             before = len(drafts)
             started = time.perf_counter()
             length = len(unread) + (len(match.ids) if match is not None else 0)
-            if match is None:
-                self._draft(unread, drafts)
-            else:
+            if match is not None:
                 self._check(unread, match, drafts)
-            unread = drafts.ids[-1:]
+            elif not self._draft(unread, drafts):
+                break
+            unread = self._vocabulary.drafts(drafts.ids[-1:])
             drafts.forwards.append(length)
             if not self._looks:
                 continue
@@ -152,14 +160,17 @@ class RagDrafter:
                 self._pacer.record_drafter(length, self.step_bytes, time.perf_counter() - started)
             if self._ends(drafts, before):
                 break
-        return drafts.proposal()
+        return drafts.proposal(self._vocabulary.shared) if len(drafts) else None
 
-    def _draft(self, unread: Tensor, drafts: _Drafts) -> None:
-        """One token by one forward."""
-        logits = self._sampler.logits(self.runner.forward(unread, 1), drafts.ids)
+    def _draft(self, unread: Tensor, drafts: _Drafts) -> bool:
+        """One token by one forward; False where the drafter has none that the constraint allows."""
+        logits = self._sampler.logits(self._vocabulary.logits(self.runner.forward(unread, 1)), drafts.ids)
+        if self._may_lack and bool((logits == -torch.inf).all()):
+            return False
         # probs: [1, V]; at temperature 0 the distribution at temperature 1, which the transfer needs
         probs = logits.softmax(dim=-1)
         drafts.add(logits.argmax(dim=-1) if self._sampler.sampling.greedy else self._sampler.draw(probs), probs)
+        return True
 
     def _check(self, unread: Tensor, match: Match, drafts: _Drafts) -> None:
         """Read looked-up tokens in one forward, keep those that it would have drafted, draft the next one.
@@ -169,8 +180,8 @@ class RagDrafter:
         """
         candidates = torch.tensor(match.ids, dtype=torch.long, device=self.runner.device)
         read = len(self.runner.sequence) + len(drafts)
-        raw = self.runner.forward(torch.cat((unread, candidates)), len(match.ids) + 1)
-        logits = self._sampler.logits(raw, torch.cat((drafts.ids, candidates)))
+        raw = self.runner.forward(torch.cat((unread, self._vocabulary.drafts(candidates))), len(match.ids) + 1)
+        logits = self._sampler.logits(self._vocabulary.logits(raw), torch.cat((drafts.ids, candidates)))
         probs = logits.softmax(dim=-1)
         if self._sampler.sampling.greedy:
             verdict = verify_greedy(candidates, logits.argmax(dim=-1))
@@ -185,14 +196,16 @@ class RagDrafter:
 
     def _match(self, drafts: _Drafts, unread: int) -> Match | None:
         """Tokens to check in the next forward, where that pays."""
-        if self._index is None or self._pacer is None:
+        # Rows of several places at once cannot end where one of them has nothing to draw.
+        if self._index is None or self._pacer is None or self._may_lack:
             return None
         limit = min(drafts.most - len(drafts) - 1, self.runner.draft_room - len(drafts) - 1, MOST_LOOKED_UP)
         match = self._index.find(drafts.known, limit)
         if match is None:
             return None
-        count = self._pacer.look_up(match.length, len(match.ids), unread)
-        return Match(match.ids[:count], match.length) if count else None
+        found = self._vocabulary.beginning(match.ids)
+        count = self._pacer.look_up(match.length, len(found), unread)
+        return Match(found[:count], match.length) if count else None
 
     def _ends(self, drafts: _Drafts, before: int) -> bool:
         new = slice(before, None)
@@ -229,5 +242,12 @@ class _Drafts:
         self.known.extend(ids.tolist())
         self.sureness.extend(sure.tolist())
 
-    def proposal(self) -> Proposal:
-        return Proposal(self.ids, torch.cat(self._rows), tuple(self.sureness), tuple(self.forwards), tuple(self.checks))
+    def proposal(self, shared: Tensor | None) -> Proposal:
+        return Proposal(
+            self.ids,
+            torch.cat(self._rows),
+            tuple(self.sureness),
+            tuple(self.forwards),
+            tuple(self.checks),
+            shared=shared,
+        )

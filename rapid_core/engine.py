@@ -18,13 +18,12 @@ from rapid_core.cache_store import CacheBudget, CacheStore
 from rapid_core.compiled import CompiledStep, resolve_backend
 from rapid_core.config import Fit, Retrieval, Sampling, Speculation, cache_bytes
 from rapid_core.context import Context
-from rapid_core.datatypes import Delta, LongContext, PromptPair, Result, Stats, Usage
+from rapid_core.datatypes import Delta, LongContext, PromptPair, Result, SharedVocabulary, Stats, Usage
 from rapid_core.document_keeper import DocumentKeeper
 from rapid_core.errors import EngineStateError, OptionError
 from rapid_core.first_token import Preparer
 from rapid_core.loading import (
     LoadedModel,
-    check_same_vocabulary,
     check_source,
     load_model,
     resolve_device,
@@ -37,6 +36,7 @@ from rapid_core.retrieval import Encoder
 from rapid_core.runner import ModelRunner, check_rewind, refuse_recurrent
 from rapid_core.tool_use import Tool, ToolUse
 from rapid_core.turns import Turn, Turns
+from rapid_core.vocabulary import Vocabulary, pair_vocabularies
 
 
 def _never() -> bool:
@@ -51,6 +51,13 @@ def _read_path(path: str | os.PathLike[str]) -> Path:
     if "\0" in name or name != name.encode("utf-8", "replace").decode():
         raise OptionError(f"the path of a saved document must be text without null characters, got {name!r}")
     return Path(path).expanduser()
+
+
+def _drafter_prompter(drafter: LoadedModel, target: ChatPrompter, vocabulary: Vocabulary) -> ChatPrompter:
+    """The drafter's own chat template; a base model of the target's vocabulary has none, and reads the target's."""
+    if not drafter.tokenizer.chat_template and vocabulary.shared is None:
+        return target
+    return ChatPrompter(drafter.tokenizer, drafter.eos_ids)
 
 
 class RapidEngine:
@@ -73,6 +80,9 @@ class RapidEngine:
     ) -> None:
         """Take models that are already loaded; without a drafter the target drafts for itself.
 
+        A drafter of another family has prompts in its own chat template, and drafts what both
+        vocabularies have: see `shared_vocabulary`. Raises `VocabularyError` where that is too little.
+
         encoder: one to use in place of the one that `retrieval` names. cache_gib: GiB that the
         caches of both roles may take together, so that a question about an earlier document
         need not read it again; the least recently used go first. What is being served has its
@@ -87,25 +97,32 @@ class RapidEngine:
         self.target, self.drafter = target, drafter or target
         self.retrieval = retrieval or Retrieval()
         shared = self.target.model is self.drafter.model
-        vocab_size = target.logit_size if shared else check_same_vocabulary(target, self.drafter)
+        pairing = pair_vocabularies(target, self.drafter)
         step = CompiledStep(backend) if backend else None
         drafter_step = step if shared or backend is None else CompiledStep(backend)
         self._target, self._drafter = (
             ModelRunner(
                 loaded.model,
                 role=role,
-                vocab_size=vocab_size,
+                vocab_size=size,
                 store=CacheStore(budget, check_rewind(loaded.model)),
                 compiled=compiled,
             )
-            for role, loaded, compiled in (("target", self.target, step), ("drafter", self.drafter, drafter_step))
+            for role, loaded, size, compiled in (
+                ("target", self.target, pairing.target_size, step),
+                ("drafter", self.drafter, pairing.drafter_size, drafter_step),
+            )
         )
+        self._shared_vocabulary = pairing.report
+        if pairing.vocabulary.shared is not None:
+            self._drafter.notes.append(f"the drafter has another vocabulary: {pairing.report}")
         for runner in (self._target, self._drafter):
             # A compiler that is missing is found here, and not behind a long prefill.
             runner.compile_steps(1)
         self._prompter = ChatPrompter(target.tokenizer, target.eos_ids)
         self._planner = Planner(
             self._prompter,
+            self._prompter if shared else _drafter_prompter(self.drafter, self._prompter, pairing.vocabulary),
             self.retrieval,
             window=self._target.window,
             drafter_window=self._drafter.window,
@@ -117,6 +134,7 @@ class RapidEngine:
             target,
             self._target,
             self._drafter,
+            vocabulary=pairing.vocabulary,
             prompter=self._prompter,
             preparer=Preparer(self._planner, self._target, self._drafter, encoder_device=encoder_device),
             keeper=self._keeper,
@@ -195,6 +213,11 @@ class RapidEngine:
     def names(self) -> tuple[str, str]:
         """What target and drafter were loaded by; the same name twice where one set of weights is both."""
         return self._names
+
+    @property
+    def shared_vocabulary(self) -> SharedVocabulary:
+        """How much of their vocabularies target and drafter have in common."""
+        return self._shared_vocabulary
 
     @property
     def tools_in_template(self) -> bool:

@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from rapid_core.demo_model import demo_gguf, make_cache_folder
-from rapid_core.errors import LoadError, OptionError, RapidError, VocabularyError
+from rapid_core.errors import LoadError, OptionError, RapidError
 from rapid_core.runner import refuse_recurrent
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -110,25 +110,6 @@ def resolve_dtype(dtype: str, device: str) -> torch.dtype | None:
     if dtype not in DTYPES:
         raise OptionError(f"dtype must be 'auto', {', '.join(map(repr, DTYPES))}, got {dtype!r}")
     return DTYPES[dtype]
-
-
-def check_same_vocabulary(target: LoadedModel, drafter: LoadedModel) -> int:
-    """The number of ids that both sides' logits may use, for a pair of one vocabulary.
-
-    Models of one family can be padded to different widths; then the ids of the tokenizer are
-    what both know. Raises `VocabularyError` where the tokenizers differ.
-    """
-    ours, theirs = target.tokenizer.get_vocab(), drafter.tokenizer.get_vocab()
-    if ours != theirs:
-        shared = len(ours.items() & theirs.items())
-        raise VocabularyError(
-            f"target and drafter must have one vocabulary, and {target.name!r} ({len(ours)} tokens) and "
-            f"{drafter.name!r} ({len(theirs)} tokens) agree on {shared} only; choose a drafter of the same family, "
-            "or leave it out to let the target draft for itself"
-        )
-    if target.logit_size == drafter.logit_size:
-        return target.logit_size
-    return min(int(max(ours.values())) + 1, target.logit_size, drafter.logit_size)
 
 
 def same_model(target: str, drafter: str) -> bool:

@@ -24,12 +24,14 @@ SPECULATION_OFF = "plain decoding: speculation is off"
 class Planner:
     """Builds the two prompts of a request. One request at a time; the index outlives it.
 
-    window, drafter_window: tokens. `encoder` of None is loaded by name when first needed.
+    prompter, drafter_prompter: each model's own. window, drafter_window: tokens of each.
+    `encoder` of None is loaded by name when first needed.
     """
 
     def __init__(
         self,
         prompter: ChatPrompter,
+        drafter_prompter: ChatPrompter,
         retrieval: Retrieval,
         *,
         window: int,
@@ -37,13 +39,13 @@ class Planner:
         encoder: Encoder | None = None,
         encoder_device: str = "cpu",
     ) -> None:
-        self._prompter = prompter
+        self._prompter, self._drafter_prompter = prompter, drafter_prompter
         self._retrieval = retrieval
         self._window = window
         self._drafter_window = drafter_window
         self.searcher = Searcher(retrieval, prompter.count_tokens, window, encoder, encoder_device)
         self._drafter_planner = DrafterPlanner(
-            prompter, retrieval, self.searcher, window=window, drafter_window=drafter_window
+            drafter_prompter, retrieval, self.searcher, window=window, drafter_window=drafter_window
         )
 
     def plan_target(self, task: Task, *, fit: Fit, reserve: int, on_progress: OnProgress) -> Plan:
@@ -98,13 +100,15 @@ class Planner:
         """Where nothing is left out the drafter reads what the target does, if that pays."""
         if not drafts_without_context:
             plan.notes.append("no drafter: without a long text a model gains nothing by drafting for itself")
-        elif len(plan.prompts.target_ids) >= self._drafter_window:
+            return
+        ids = self._drafter_prompter.encode(plan.task.messages, plan.task.tools)
+        if len(ids) >= self._drafter_window:
             plan.notes.append(
-                f"no drafter: the prompt of {len(plan.prompts.target_ids):,} tokens does not fit the drafter's "
+                f"no drafter: the prompt of {len(ids):,} tokens does not fit the drafter's "
                 f"window of {self._drafter_window:,}, and no long text in it could be shortened"
             )
         else:
-            plan.prompts = replace(plan.prompts, drafter_ids=plan.prompts.target_ids)
+            plan.prompts = replace(plan.prompts, drafter_ids=ids)
 
     def _plan_target_of_history(self, task: Task) -> Plan:
         """All messages; a history alone is never cut."""

@@ -191,10 +191,14 @@ class ModelRunner:
         """Forget the keys behind the first `length` tokens, drafts that nobody proposes among them."""
         self._cache.rewind(min(length, self.length))
 
-    def commit(self, ids: Sequence[int]) -> None:
-        """Append what was decided, and rewind the cache to what stands: all but the last id at most."""
+    def commit(self, ids: Sequence[int], accepted: int = 0) -> None:
+        """Append what was decided, and rewind the cache to what stands: all but the last id at most.
+
+        accepted: how many of the first ids were read as drafts; the keys of other drafts go.
+        """
+        stands = len(self.sequence) + accepted
         self.sequence.extend(ids)
-        self._cache.rewind(min(self.length, len(self.sequence) - 1))
+        self._cache.rewind(min(self.length, stands, len(self.sequence) - 1))
 
     def clear(self) -> None:
         """Forget every sequence and give the memory of the caches back."""

@@ -41,6 +41,11 @@ class Sampler:
             self._in_prompt[torch.tensor(known, dtype=torch.long, device=device)] = True
             self._counts = torch.zeros(vocab_size, dtype=torch.float32, device=device)
 
+    @property
+    def constrained(self) -> bool:
+        """Whether a constraint says which ids fit."""
+        return self._matcher is not None
+
     def logits(self, raw: Tensor, draft_ids: Tensor) -> Tensor:
         """What softmax turns into the distributions that tokens are drawn from.
 

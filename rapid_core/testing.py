@@ -71,14 +71,21 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def tiny_model(
-    architecture: str = "llama", *, seed: int = 0, window: int = 1024, padded_to: int = 0, **options: Any
+    architecture: str = "llama",
+    *,
+    seed: int = 0,
+    window: int = 1024,
+    padded_to: int = 0,
+    words: Sequence[str] = (),
+    **options: Any,
 ) -> LoadedModel:
     """A random float32 model of one of transformers' architectures, with a tokenizer of one token a byte.
 
-    window: positions. padded_to: width of the logits, that of the tokenizer unless given.
-    options go into the configuration. torch's global random state is left as it was.
+    window: positions. padded_to: width of the logits, that of the tokenizer unless given. words:
+    texts that are tokens too, as in `tiny_tokenizer`. options go into the configuration. torch's
+    global random state is left as it was.
     """
-    tokenizer = tiny_tokenizer()
+    tokenizer = tiny_tokenizer(words=words)
     sizes = {
         "vocab_size": padded_to or len(tokenizer),
         "hidden_size": 64,
@@ -117,6 +124,28 @@ def tiny_pair(
         theirs = dict(target.model.named_parameters())
         for name, weight in drafter.model.named_parameters():
             weight.lerp_(theirs[name], closeness)
+    return target, drafter
+
+
+def tiny_foreign_pair(
+    architecture: str = "llama", *, target_words: Sequence[str] = (), drafter_words: Sequence[str] = (), **options: Any
+) -> tuple[LoadedModel, LoadedModel]:
+    """A target and a drafter whose vocabularies have other words, and so other ids.
+
+    Their layers are the same, and so is what they know of each token that both have: where
+    their prompts agree, so do they.
+    """
+    target = tiny_model(architecture, words=target_words, **options)
+    drafter = tiny_model(architecture, seed=1, words=drafter_words, **options)
+    ours, theirs = target.tokenizer.get_vocab(), drafter.tokenizer.get_vocab()
+    both = sorted(ours.keys() & theirs.keys())
+    with torch.no_grad():
+        weights = dict(target.model.named_parameters())
+        for name, weight in drafter.model.named_parameters():
+            if weight.shape == weights[name].shape and weight.shape[0] not in (len(ours), len(theirs)):
+                weight.copy_(weights[name])
+            else:
+                weight[[theirs[token] for token in both]] = weights[name][[ours[token] for token in both]]
     return target, drafter
 
 

@@ -33,6 +33,7 @@ def augmented_target(
     temperature: float = 1.0,
     tail: Tail = "reference",
     alpha: float = 0.1,
+    shared: Tensor | None = None,
 ) -> Tensor:
     """The target's distribution after one step of knowledge transfer from the drafter.
 
@@ -40,21 +41,20 @@ def augmented_target(
     one-hot, and draft_probs are the drafter's at temperature 1.
     tail="reference": only ids with q >= alpha max q are shifted (the authors' code).
     tail="paper": where p̂ < alpha max p̂, p is put back, without renormalising (Eq. 9).
-    tail=None: no cut. Raises `OptionError` for values outside their rule.
+    tail=None: no cut. shared: [V] bool, the ids that the drafter knows; no other is shifted, for
+    it has said nothing about them. Raises `OptionError` for values outside their rule.
     Source: paper, section 3.2 and Eq. 9.
     """
     _check(target_logits, draft_probs, eta, temperature, tail, alpha)
     if temperature == 0:
-        chosen = greedy_target(target_logits, draft_probs, eta, tail, alpha)
+        chosen = greedy_target(target_logits, draft_probs, eta, tail, alpha, shared)
         return one_hot(chosen, draft_probs)
     scaled = target_logits / temperature
     target_probs = scaled.softmax(dim=-1)
     if eta == 0:
         return target_probs
     # One gradient step on the logits: z + eta T (q - p), divided by T.
-    shift = eta * (draft_probs - target_probs)
-    if tail == "reference":
-        shift = shift * (draft_probs >= alpha * draft_probs.amax(dim=-1, keepdim=True))
+    shift = _shift(target_probs, draft_probs, eta, tail, alpha, shared)
     augmented = (scaled + shift).softmax(dim=-1)
     if tail == "paper":
         small = augmented < alpha * augmented.amax(dim=-1, keepdim=True)
@@ -63,7 +63,12 @@ def augmented_target(
 
 
 def greedy_target(
-    target_logits: Tensor, draft_probs: Tensor, eta: float, tail: Tail = "reference", alpha: float = 0.1
+    target_logits: Tensor,
+    draft_probs: Tensor,
+    eta: float,
+    tail: Tail = "reference",
+    alpha: float = 0.1,
+    shared: Tensor | None = None,
 ) -> Tensor:
     """The target's choice at drafted positions at temperature 0.
 
@@ -73,11 +78,9 @@ def greedy_target(
     if eta == 0:
         return target_logits.argmax(dim=-1)
     if tail == "paper":
-        return augmented_target(target_logits, draft_probs, eta, 1.0, tail, alpha).argmax(dim=-1)
+        return augmented_target(target_logits, draft_probs, eta, 1.0, tail, alpha, shared).argmax(dim=-1)
     # The logits and not their softmax: what rounds to the same probability keeps its order.
-    shift = eta * (draft_probs - target_logits.softmax(dim=-1))
-    if tail == "reference":
-        shift = shift * (draft_probs >= alpha * draft_probs.amax(dim=-1, keepdim=True))
+    shift = _shift(target_logits.softmax(dim=-1), draft_probs, eta, tail, alpha, shared)
     return (target_logits + shift).argmax(dim=-1)
 
 
@@ -144,6 +147,16 @@ def verify_greedy(draft_ids: Tensor, choices: Tensor) -> Verdict:
 def one_hot(ids: Tensor, probs: Tensor) -> Tensor:
     """The distribution of ids that nobody drew: [k] to [k, V], of the width and dtype of `probs` [..., V]."""
     return torch.nn.functional.one_hot(ids, probs.shape[-1]).to(probs.dtype)
+
+
+def _shift(
+    target_probs: Tensor, draft_probs: Tensor, eta: float, tail: Tail, alpha: float, shared: Tensor | None
+) -> Tensor:
+    """What is added to the target's logits: eta (q - p), where tail and drafter let it."""
+    shift = eta * (draft_probs - target_probs)
+    if tail == "reference":
+        shift = shift * (draft_probs >= alpha * draft_probs.amax(dim=-1, keepdim=True))
+    return shift if shared is None else shift * shared
 
 
 def _check(

@@ -7,10 +7,12 @@ import re
 
 import jsonschema
 import pytest
+import torch
 from helpers import ask, count_forwards
 
 from rapid_core import Constraint, ModelOutputError, OptionError, PromptTooLongError, RapidEngine, Sampling, Speculation
 from rapid_core.constrained import Grammars
+from rapid_core.runner import ModelRunner
 from rapid_core.testing import WordEncoder, tiny_engine, tiny_model, tiny_pair, tiny_tokenizer
 
 SCHEMA = {
@@ -351,3 +353,20 @@ def test_objects_have_the_fields_that_their_schema_names(schema, valid, invalid)
         return matcher._read(ids)
 
     assert fits(valid) and not fits(invalid)
+
+
+@pytest.mark.parametrize("gamma", [6, "auto"])
+def test_what_ends_an_answer_in_time_leaves_no_key_of_a_draft_behind(document, gamma):
+    # The drafts that the end took the place of were read: a later turn goes on behind the end, in the same cache.
+    with tiny_engine() as engine:
+        for most in range(14, 22):
+            constraint = Constraint.json_schema({"type": "array", "items": {"type": "string"}, "minItems": 1})
+            asked = {"constraint": constraint, "max_new_tokens": most, "temperature": 1.0, "seed": most}
+            ask(engine, document, speculation=Speculation(gamma=gamma, eta=0.0), **asked)
+            for runner in (engine._target, engine._drafter):
+                read = runner.sequence[: runner.length]
+                fresh = ModelRunner(runner.model, role="fresh")
+                fresh.prefill([*read, 0], reserve=1)
+                ids = torch.tensor([5])
+                assert torch.allclose(runner.forward(ids, 1), fresh.forward(ids, 1), atol=1e-4)
+                runner.rewind(len(read))

@@ -67,7 +67,7 @@ class PartlyRight:
         ids = torch.tensor(ids)
         return Proposal(ids, torch.nn.functional.one_hot(ids, self.size).float())
 
-    def commit(self, ids):
+    def commit(self, ids, accepted):
         self.done += len(ids)
 
 

@@ -122,7 +122,7 @@ def test_checked_tokens_are_those_that_the_drafter_would_have_drafted(pair, text
             index, pacer = NgramIndex(text, PROMPT, SHORT), Forced("drafter", 8, checks=checks)
             sampler = Sampler(Sampling(), runner.vocab_size, (), CPU, 0)
             drafter = RagDrafter(runner, sampler, Speculation(), frozenset(), index=index, pacer=pacer)
-            drafter.commit(answer)
+            drafter.commit(answer, 0)
             index.extend(answer)
             proposals.append(drafter.propose(8, 40))
         checked, single = proposals
@@ -194,7 +194,7 @@ def test_the_drafters_tokens_follow_its_own_law_also_where_it_checked_them():
         proposal = drafter.propose(2, 12)
         first.append(int(proposal.ids[0]))
         last.append(int(proposal.ids[1]))
-        drafter.commit(proposal.ids.tolist())
+        drafter.commit(proposal.ids.tolist(), len(proposal.ids))
         index.extend(proposal.ids.tolist())
     assert variation(first, d.softmax(-1)) < 0.12
     assert variation(last, d.softmax(-1)) < 0.12
