@@ -17,6 +17,7 @@ from rapid_core.cache_store import CacheBudget, CacheStore
 from rapid_core.compiled import BLOCKS, LEAST_CAPACITY, CompiledStep, why_not
 from rapid_core.errors import ModelOutputError, UnsupportedModelError
 from rapid_core.kv_cache import CacheLayout, KVCache, capacity_for
+from rapid_core.memory import MORE_ROOM, is_out_of_memory, out_of_memory
 from rapid_core.weights import is_quantized, stored_bytes
 
 # Measured on two CPU cores at 6,000 tokens: 256 takes 1.3, 512 1.15, 2,048 1.25 of one whole forward.
@@ -283,6 +284,8 @@ def check_rewind(model: Any) -> CacheLayout:
     except ModelOutputError:
         raise
     except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise out_of_memory(error, [(runner.role, runner.device)], remedy=MORE_ROOM) from None
         raise UnsupportedModelError(
             f"{model.config.model_type!r} does not run over a cache that is rewound: {error}. "
             "Use a model whose layers are all attention"

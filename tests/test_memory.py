@@ -209,6 +209,14 @@ def test_memory_that_runs_out_while_working_is_an_error_of_ours_and_gives_the_ca
         assert ask(engine, document, max_new_tokens=8).token_ids == expected
 
 
+def test_a_first_forward_that_does_not_fit_is_no_unsupported_model(monkeypatch):
+    target, _ = tiny_pair()
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB.")
+    target.model.forward = lambda logits_to_keep=0, **_: (_ for _ in ()).throw(error)
+    with pytest.raises(NotEnoughMemoryError, match="2.50 GiB more were needed"):
+        RapidEngine(target, encoder=WordEncoder())
+
+
 def test_memory_that_runs_out_between_two_deltas_reaches_the_reader_as_an_error_of_ours(document):
     with tiny_engine() as engine:
         engine.target.model.generation_config.eos_token_id = -1
