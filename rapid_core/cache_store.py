@@ -12,10 +12,15 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from rapid_core.kv_cache import KVCache, capacity_for
+import torch
+
+from rapid_core.kv_cache import CacheLayout, KVCache, capacity_for
+from rapid_core.memory import check_memory, short_of
 
 # Ids are compared in blocks, each of them by one comparison of lists: 3 ms for 128K ids.
 BLOCK = 4096
+# For a store of which nobody has told what a token takes: caches are counted in tokens.
+UNKNOWN = CacheLayout({0: (torch.device("meta"), 1)})
 
 
 @dataclass(eq=False)
@@ -58,10 +63,14 @@ class CacheBudget:
         """A number for what is used now, larger than any before."""
         return next(self._clock)
 
-    def victims(self, store: CacheStore, size: int, keep: Slot | None) -> list[Slot]:
-        """What must go before `store` takes a cache of `size` bytes for the one of `keep`."""
+    def victims(self, store: CacheStore, size: int, keep: Slot | None, short: int = 0) -> list[Slot]:
+        """What must go before `store` takes a cache of `size` bytes for the one of `keep`.
+
+        short: bytes that the memory lacks for it.
+        """
         held = [(slot, owner) for owner in self._stores for slot in owner.slots if slot is not keep]
         over = size + sum(owner.bytes_of(slot.cache.capacity) for slot, owner in held) - self._limit
+        over = max(over, short)
         chosen = []
         for slot, owner in sorted(held, key=lambda pair: pair[0].used):
             if over <= 0:
@@ -70,6 +79,11 @@ class CacheBudget:
                 chosen.append(slot)
                 over -= owner.bytes_of(slot.cache.capacity)
         return chosen
+
+    def promised(self, device: torch.device) -> int:
+        """Bytes of a device that caches are to have, and that no forward has taken yet."""
+        waiting = [(slot, owner) for owner in self._stores for slot in owner.slots if not slot.cache.is_made]
+        return sum(owner.layout.bytes_by_device(slot.cache.capacity).get(device, 0) for slot, owner in waiting)
 
     def drop(self, slots: Sequence[Slot]) -> None:
         """Give the memory of `slots` back."""
@@ -82,19 +96,20 @@ class CacheBudget:
 class CacheStore:
     """One role's caches; `current` is the one that it works with.
 
-    token_bytes: what one token takes in the cache.
+    layout: what one token takes in the cache, and where. role: in errors.
     """
 
-    def __init__(self, budget: CacheBudget, token_bytes: int) -> None:
+    def __init__(self, budget: CacheBudget, layout: CacheLayout = UNKNOWN, role: str = "model") -> None:
         self._budget = budget
-        self._token_bytes = token_bytes
+        self.layout = layout
+        self._role = role
         self.current = Slot()
         self.slots: list[Slot] = []
         budget.join(self)
 
     def bytes_of(self, tokens: int) -> int:
         """Bytes of a cache with room for `tokens`."""
-        return tokens * self._token_bytes
+        return tokens * self.layout.token_bytes
 
     def take(self, ids: Sequence[int], tokens: int, *, beyond_border: bool) -> int:
         """Make a cache with room for `tokens` current, rewound to what it holds of `ids`.
@@ -102,6 +117,7 @@ class CacheStore:
         It is the one with the longest shared prefix where at least half of it is shared, and
         else a new one with a copy of that prefix. What must go gives its memory back first.
         Returns how many ids, all but the last at most, need not be read again.
+        Raises `NotEnoughMemoryError` where the memory does not hold it without the other caches either.
         """
         with self._budget.lock:
             # What holds nothing, a prefill that was stopped before its first chunk, is of no use.
@@ -111,8 +127,12 @@ class CacheStore:
             # Little is lost where at least half of it is shared.
             keep = best if best is not None and 2 * reused >= best.cache.length else None
             capacity = max(capacity_for(tokens), keep.cache.capacity if keep is not None else 0)
-            victims = self._budget.victims(self, self.bytes_of(capacity), keep)
+            more = capacity - (keep.cache.capacity if keep is not None else 0)
+            victims = self._budget.victims(self, self.bytes_of(capacity), keep, self._short(more))
             self._budget.drop([slot for slot in victims if slot is not best])
+            if keep is None and best in victims:
+                more -= best.cache.capacity
+            self._check(more, tokens)
             if best is None:
                 slot = Slot(KVCache.with_room(tokens))
             elif keep is not None:
@@ -145,8 +165,10 @@ class CacheStore:
         with self._budget.lock:
             slot = self.find(ids)
             if slot is None or slot.beyond_border != beyond_border:
-                size = self.bytes_of(capacity_for(tokens))
-                self._budget.drop(self._budget.victims(self, size, keep=None))
+                capacity = capacity_for(tokens)
+                short = self._short(capacity)
+                self._budget.drop(self._budget.victims(self, self.bytes_of(capacity), keep=None, short=short))
+                self._check(capacity, tokens)
                 slot = Slot(KVCache.with_room(tokens), list(ids), beyond_border)
                 fill(slot.cache)
                 self.slots.append(slot)
@@ -166,6 +188,24 @@ class CacheStore:
             if shared > longest:
                 best, longest = slot, shared
         return best, longest
+
+    def _short(self, tokens: int) -> int:
+        """Bytes, of all layers together, that memory lacks for `tokens` more."""
+        each, per_token = self.layout.bytes_by_device(1), self.layout.token_bytes
+        lacking = {
+            device: short_of(device, tokens * size + self._budget.promised(device)) for device, size in each.items()
+        }
+        return max((count * per_token // each[device] for device, count in lacking.items()), default=0)
+
+    def _check(self, more: int, tokens: int) -> None:
+        """Raise `NotEnoughMemoryError` unless memory holds `more` tokens, of a cache for `tokens`."""
+        for device, needed in self.layout.bytes_by_device(max(more, 0)).items():
+            check_memory(
+                {device: needed},
+                what=f"the {self._role}'s cache for {tokens:,} tokens, prompt and answer, needs",
+                remedy="shorten the prompt, lower max_new_tokens, or choose a quantization or another device",
+                promised=self._budget.promised(device),
+            )
 
     def _make_current(self, slot: Slot) -> None:
         slot.used = self._budget.tick()

@@ -17,12 +17,19 @@ from rich.text import Text
 
 from rapid_core.bench.command import bench
 from rapid_core.command_options import (
+    DeviceMapOption,
     DeviceOption,
+    DrafterDeviceMapOption,
     DrafterDeviceOption,
+    DrafterDtypeOption,
     DrafterOption,
+    DrafterQuantizationOption,
     DtypeOption,
     EncoderOption,
+    ModelChoice,
+    QuantizationOption,
     TargetOption,
+    read_device_map,
 )
 from rapid_core.config import Fit, Retrieval, Sampling, Speculation
 from rapid_core.context import read_messages
@@ -88,7 +95,12 @@ def ask(
     encoder: EncoderOption = None,
     device: DeviceOption = "auto",
     drafter_device: DrafterDeviceOption = None,
+    device_map: DeviceMapOption = None,
+    drafter_device_map: DrafterDeviceMapOption = None,
     dtype: DtypeOption = "auto",
+    drafter_dtype: DrafterDtypeOption = None,
+    quantization: QuantizationOption = None,
+    drafter_quantization: DrafterQuantizationOption = None,
     gamma: GammaOption = "auto",
     eta: EtaOption = 10.0,
     temperature: TemperatureOption = 0.0,
@@ -106,11 +118,23 @@ def ask(
     read_messages(question)
     sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed, max_new_tokens=max_new_tokens, stop=stop)
     speculation = _speculation(gamma, eta, no_speculation)
+    models = ModelChoice(
+        target=target,
+        drafter=drafter,
+        device=device,
+        drafter_device=drafter_device,
+        device_map=read_device_map(device_map),
+        drafter_device_map=read_device_map(drafter_device_map),
+        dtype=dtype,
+        drafter_dtype=drafter_dtype,
+        quantization=quantization,
+        drafter_quantization=drafter_quantization,
+    )
     document = _read(doc)
     prompt = [Message("user", INSTRUCTION.format(question=question))]
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
     searches = speculation.enabled or _fit(fit, document) == "retrieve"
-    with _load(err, target, drafter, encoder, device, drafter_device, dtype, searches=searches) as engine:
+    with _load(err, models, encoder, searches=searches) as engine:
         progress = StageProgress(err)
         with progress.shown():
             deltas: list[Delta] = []
@@ -143,7 +167,12 @@ def chat(
     encoder: EncoderOption = None,
     device: DeviceOption = "auto",
     drafter_device: DrafterDeviceOption = None,
+    device_map: DeviceMapOption = None,
+    drafter_device_map: DrafterDeviceMapOption = None,
     dtype: DtypeOption = "auto",
+    drafter_dtype: DrafterDtypeOption = None,
+    quantization: QuantizationOption = None,
+    drafter_quantization: DrafterQuantizationOption = None,
     gamma: GammaOption = "auto",
     eta: EtaOption = 10.0,
     temperature: TemperatureOption = 0.0,
@@ -160,11 +189,23 @@ def chat(
     speculation = _speculation(gamma, eta, no_speculation)
     if doc == "-":
         raise typer.BadParameter("standard input is where the questions come from; name a file", param_hint="DOC")
+    models = ModelChoice(
+        target=target,
+        drafter=drafter,
+        device=device,
+        drafter_device=drafter_device,
+        device_map=read_device_map(device_map),
+        drafter_device_map=read_device_map(drafter_device_map),
+        dtype=dtype,
+        drafter_dtype=drafter_dtype,
+        quantization=quantization,
+        drafter_quantization=drafter_quantization,
+    )
     document = _read(doc)
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
     turns: list[Message] = []
     searches = speculation.enabled or _fit(fit, document) == "retrieve"
-    with _load(err, target, drafter, encoder, device, drafter_device, dtype, searches=searches) as engine:
+    with _load(err, models, encoder, searches=searches) as engine:
         while question := _next_question(err):
             wording = INSTRUCTION.format(question=question) if not turns else question
             turns.append(Message("user", wording))
@@ -254,17 +295,7 @@ def _speculation(gamma: str, eta: float, off: bool) -> Speculation:
     return Speculation.off() if off else checked
 
 
-def _load(
-    console: Console,
-    target: str,
-    drafter: str | None,
-    encoder: str | None,
-    device: str,
-    drafter_device: str | None,
-    dtype: str,
-    *,
-    searches: bool,
-) -> RapidEngine:
+def _load(console: Console, models: ModelChoice, encoder: str | None, *, searches: bool) -> RapidEngine:
     """Load everything that an answer needs, so that an interrupted answer leaves nothing half loaded."""
     retrieval = Retrieval(encoder=encoder) if encoder is not None else Retrieval()
     if searches:
@@ -275,9 +306,7 @@ def _load(
 
     hide_progress_bars()
     with console.status("loading models"):
-        engine = RapidEngine.load(
-            target, drafter, device=device, drafter_device=drafter_device, dtype=dtype, retrieval=retrieval
-        )
+        engine = RapidEngine.load(**asdict(models), retrieval=retrieval)
         if searches:
             engine.warm_up()
     return engine

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
+
+from rapid_core.errors import OptionError
 
 TargetOption = Annotated[str, typer.Option(help="Model that reads everything: hub name, folder, .gguf file or 'demo'.")]
 DrafterOption = Annotated[str | None, typer.Option(help="Model that drafts; the target itself unless given.")]
@@ -14,3 +17,49 @@ DrafterDeviceOption = Annotated[
     str | None, typer.Option(help="Where the drafter runs; the target's device unless given.")
 ]
 DtypeOption = Annotated[str, typer.Option(help="'auto', 'float32', 'bfloat16' or 'float16'.")]
+DrafterDtypeOption = Annotated[str | None, typer.Option(help="The drafter's dtype; the target's unless given.")]
+DeviceMapOption = Annotated[
+    str | None,
+    typer.Option(
+        help="In place of a device: spread the target over the accelerators ('auto', 'balanced', 'balanced_low_0', "
+        "'sequential'), or its modules over devices ('model.embed_tokens=0,model.layers=1,…')."
+    ),
+]
+DrafterDeviceMapOption = Annotated[str | None, typer.Option(help="The same for the drafter.")]
+QuantizationOption = Annotated[
+    str | None,
+    typer.Option(help="'bnb-8bit', 'bnb-4bit', 'torchao-int8', 'torchao-int4' or 'none': weights of fewer bits."),
+]
+DrafterQuantizationOption = Annotated[str | None, typer.Option(help="The drafter's; the target's unless given.")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelChoice:
+    """Both models, where they go and how they are loaded: the arguments of `RapidEngine.load`."""
+
+    target: str
+    drafter: str | None
+    device: str
+    drafter_device: str | None
+    device_map: str | dict[str, str | int] | None
+    drafter_device_map: str | dict[str, str | int] | None
+    dtype: str
+    drafter_dtype: str | None
+    quantization: str | None
+    drafter_quantization: str | None
+
+
+def read_device_map(text: str | None) -> str | dict[str, str | int] | None:
+    """A device map as it is written on the command line: a name, or modules with their devices.
+
+    Raises `OptionError` for a part that is not module=device.
+    """
+    if text is None or "=" not in text:
+        return text
+    found: dict[str, str | int] = {}
+    for part in text.split(","):
+        module, equals, device = part.strip().rpartition("=")
+        if not equals or not device:
+            raise OptionError(f"a device map is a name, or module=device with commas between them, got {text!r}")
+        found[module] = int(device) if device.isdecimal() else device
+    return found

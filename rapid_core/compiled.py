@@ -20,6 +20,7 @@ from torch import Tensor
 from rapid_core.attention import STATIC_NAME, can_group, grouped
 from rapid_core.errors import CompilationError, OptionError
 from rapid_core.kv_cache import GRANULE, KVCache
+from rapid_core.weights import is_quantized
 
 # Each size is compiled once for a kind of layer, and padding costs a GPU little.
 BLOCKS = (1, 2, 4, 8, 16, 32)
@@ -56,6 +57,8 @@ def why_not(model: Any, rope_types: set[str]) -> str | None:
         return "its positions are encoded by the length of the whole text"
     if len({weight.device for weight in model.parameters()}) > 1:
         return "its layers lie on several devices"
+    if is_quantized(model):
+        return "its weights are quantised"
     if any("forward" in vars(module) for module in model.modules()):
         return "hooks stand around its layers"
     return None

@@ -69,6 +69,7 @@ def write_document(path: Path, document: SavedDocument, model: Fingerprint, mode
         "model_config": model.config,
         "model_dtype": model.dtype,
         "model_weights": model.weights,
+        "model_quantization": model.quantization,
         "beyond_border": str(document.beyond_border),
     }
     tensors = {
@@ -143,6 +144,11 @@ class DocumentFile:
         if (dtype := self._metadata.get("model_dtype")) != model.dtype:
             raise self._refuse(
                 f"it was made in {dtype}, and {ours} runs in {model.dtype}; load the model with dtype={dtype!r}"
+            )
+        if (quantization := self._metadata.get("model_quantization")) != model.quantization:
+            raise self._refuse(
+                f"it was made with weights quantised as {quantization!r}, and those of {ours} are "
+                f"{model.quantization!r}; load the model with the same quantization"
             )
         if self._metadata.get("model_weights") != model.weights:
             raise self._refuse(

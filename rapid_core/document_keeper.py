@@ -94,7 +94,8 @@ class DocumentKeeper:
 
             def fill(cache: KVCache) -> None:
                 for layer, keys, values in file.states():
-                    cache.update(keys.to(self._target.device), values.to(self._target.device), layer)
+                    device, _ = self._target.store.layout.layers[layer]
+                    cache.update(keys.to(device), values.to(device), layer)
 
             room = min(len(ids) + ROOM, self._target.window)
             self._target.store.adopt(ids, room, beyond_border=file.beyond_border, fill=fill)

@@ -22,17 +22,13 @@ from rapid_core.datatypes import Delta, LongContext, PromptPair, Result, SharedV
 from rapid_core.document_keeper import DocumentKeeper
 from rapid_core.errors import EngineStateError, OptionError
 from rapid_core.first_token import Preparer
-from rapid_core.loading import (
-    LoadedModel,
-    check_source,
-    load_model,
-    resolve_device,
-    resolve_dtype,
-    same_model,
-)
+from rapid_core.loading import LoadedModel
+from rapid_core.memory import is_out_of_memory, out_of_memory
+from rapid_core.placement import DeviceMap
 from rapid_core.planning import Planner
 from rapid_core.prompts import ChatPrompter
 from rapid_core.retrieval import Encoder
+from rapid_core.roles import load_roles
 from rapid_core.runner import ModelRunner, check_rewind, refuse_recurrent
 from rapid_core.tool_use import Tool, ToolUse
 from rapid_core.turns import Turn, Turns
@@ -105,7 +101,7 @@ class RapidEngine:
                 loaded.model,
                 role=role,
                 vocab_size=size,
-                store=CacheStore(budget, check_rewind(loaded.model)),
+                store=CacheStore(budget, check_rewind(loaded.model), role),
                 compiled=compiled,
             )
             for role, loaded, size, compiled in (
@@ -151,8 +147,12 @@ class RapidEngine:
         *,
         device: str = "auto",
         drafter_device: str | None = None,
+        device_map: DeviceMap | None = None,
+        drafter_device_map: DeviceMap | None = None,
         dtype: str = "auto",
         drafter_dtype: str | None = None,
+        quantization: str | Any | None = None,
+        drafter_quantization: str | Any | None = None,
         retrieval: Retrieval | None = None,
         trust_remote_code: bool = False,
         cache_gib: float = 4.0,
@@ -160,39 +160,43 @@ class RapidEngine:
     ) -> Self:
         """Load models by hub name, folder, `.gguf` file or "demo".
 
-        A drafter that is None, or the same as the target, shares its weights. drafter_device
-        and drafter_dtype are the target's unless given. The demo brings its own encoder: with
-        target "demo" the default one, which lies on a hub, is replaced by it. cache_gib, compile: as
-        for an engine that is made from loaded models.
-        Raises `LoadError` and its kind, and `CompilationError`.
+        A drafter that is None, or the same as the target with the same options, shares its weights.
+        The drafter's options are the target's unless given. device_map: in place of a device, for
+        several: "auto", "balanced", "balanced_low_0", "sequential", or a mapping of modules to
+        devices; nothing is left to the CPU or a disk where there are accelerators. quantization:
+        "bnb-8bit", "bnb-4bit", "torchao-int8", "torchao-int4", "none", or a quantization config of
+        transformers. The demo brings its own encoder: with target "demo" the default one, which
+        lies on a hub, is replaced by it. cache_gib, compile: as for an engine that is made from
+        loaded models.
+        Raises `LoadError` and its kind, `NotEnoughMemoryError` before weights are read that memory
+        does not hold, and `CompilationError`.
         """
         if retrieval is not None and not isinstance(retrieval, Retrieval):
             raise OptionError(f"retrieval must be a Retrieval, got {type(retrieval).__name__}")
         retrieval = retrieval or Retrieval()
         if target == "demo" and retrieval.encoder == Retrieval().encoder:
             retrieval = replace(retrieval, encoder="demo")
-        if drafter is None and (drafter_device is not None or drafter_dtype is not None):
-            raise OptionError("drafter_device and drafter_dtype need a drafter; name one, or leave them out")
         # What can be wrong is found before gigabytes are read.
         cache_bytes(cache_gib)
         resolve_backend(compile)
-        device, drafter_device = resolve_device(device), resolve_device(drafter_device or device)
-        kind, drafter_kind = resolve_dtype(dtype, device), resolve_dtype(drafter_dtype or dtype, drafter_device)
-        check_source(target)
-        if drafter is not None:
-            check_source(drafter)
-        loaded = load_model(target, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
-        shared = drafter is None or (same_model(target, drafter) and (device, kind) == (drafter_device, drafter_kind))
-        loaded_drafter = None
-        if drafter is not None and not shared:
-            loaded_drafter = load_model(
-                drafter, device=drafter_device, dtype=drafter_dtype or dtype, trust_remote_code=trust_remote_code
-            )
+        loaded, loaded_drafter = load_roles(
+            target,
+            drafter,
+            device=device,
+            drafter_device=drafter_device,
+            device_map=device_map,
+            drafter_device_map=drafter_device_map,
+            dtype=dtype,
+            drafter_dtype=drafter_dtype,
+            quantization=quantization,
+            drafter_quantization=drafter_quantization,
+            trust_remote_code=trust_remote_code,
+        )
         return cls(
             loaded,
             loaded_drafter,
             retrieval=retrieval,
-            encoder_device=device,
+            encoder_device=loaded.device,
             cache_gib=cache_gib,
             compile=compile,
         )
@@ -409,7 +413,8 @@ class RapidEngine:
         try:
             turn.wait(_never)
             self._check_open()
-            yield
+            with self._within_memory():
+                yield
         finally:
             turn.leave()
 
@@ -417,15 +422,31 @@ class RapidEngine:
         if self._closed:
             raise EngineStateError("a closed engine cannot answer; load another one")
 
+    @contextmanager
+    def _within_memory(self) -> Iterator[None]:
+        """Turn what Python and torch raise for want of memory into an error of ours, and give the caches back."""
+        try:
+            yield
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            # First, so that what the error says is there is what the next request finds.
+            self._target.clear()
+            self._drafter.clear()
+            devices = [(runner.role, runner.device) for runner in (self._target, self._drafter)]
+            remedy = "shorten the prompt, lower max_new_tokens, or choose a quantization or another device"
+            raise out_of_memory(error, devices, remedy=remedy) from None
+
     def _serve(self, request: Request, join: Callable[[], Turn], is_cancelled: IsCancelled) -> Generator[Delta]:
         turn = join()
         try:
             if turn.wait(is_cancelled):
                 self._check_open()
-                for delta in self._answerer.answer(request, is_cancelled):
-                    turn.suspend()
-                    yield delta
-                    turn.resume()
+                with self._within_memory():
+                    for delta in self._answerer.answer(request, is_cancelled):
+                        turn.suspend()
+                        yield delta
+                        turn.resume()
             else:
                 yield Delta("", finish_reason="cancelled", usage=Usage(), stats=Stats())
         finally:

@@ -11,6 +11,7 @@
     │   ├── VocabularyError                  target and drafter do not share a vocabulary
     │   └── SavedDocumentError               a saved document that cannot be written, read or used
     ├── MissingDependencyError (ImportError) an optional package that is not installed
+    ├── NotEnoughMemoryError (MemoryError)   weights, a cache or a forward that memory does not hold
     ├── RetrievalError                       chunking, embedding or ranking failed
     ├── CompilationError (RuntimeError)       what compile=True asks of torch.compile failed
     ├── ModelOutputError (ArithmeticError)   a model returned NaN or infinity
@@ -72,6 +73,18 @@ class SavedDocumentError(LoadError):
 
 class MissingDependencyError(RapidError, ImportError):
     """An optional package that is not installed."""
+
+
+class NotEnoughMemoryError(RapidError, MemoryError):
+    """Weights, a cache or a forward that memory does not hold.
+
+    `needed_bytes` and `there_bytes` are bytes, None where nothing tells.
+    """
+
+    def __init__(self, message: str, *, needed_bytes: int | None, there_bytes: int | None) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
+        self.there_bytes = there_bytes
 
 
 class RetrievalError(RapidError):

@@ -7,8 +7,10 @@ left to the attention mask, and so any length can be returned to.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
@@ -65,6 +67,28 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         return -1
 
 
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """What one token takes in the caches of a model, and where.
+
+    layers: for the number of each layer with keys of its own their device, and bytes a token.
+    """
+
+    layers: dict[int, tuple[torch.device, int]] = field(default_factory=dict)
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token in all layers."""
+        return sum(size for _, size in self.layers.values())
+
+    def bytes_by_device(self, tokens: int) -> dict[torch.device, int]:
+        """What `tokens` take on each device."""
+        found: dict[torch.device, int] = {}
+        for device, size in self.layers.values():
+            found[device] = found.get(device, 0) + tokens * size
+        return found
+
+
 class KVCache(Cache):  # type: ignore[misc]
     """Keys and values of one sequence. `length` is the number of tokens whose keys and values it holds."""
 
@@ -87,10 +111,20 @@ class KVCache(Cache):  # type: ignore[misc]
         return max((layer.capacity for layer in self.layers), default=self._capacity)
 
     @property
-    def token_bytes(self) -> int:
-        """Bytes that one token takes in all layers together; 0 before the first forward."""
-        made = [layer for layer in self.layers if layer.is_initialized]
-        return sum((layer.keys.nbytes + layer.values.nbytes) // layer.capacity for layer in made)
+    def is_made(self) -> bool:
+        """Whether its tensors are there, which the first forward makes."""
+        return any(layer.is_initialized for layer in self.layers)
+
+    @property
+    def layout(self) -> CacheLayout:
+        """What a token takes, and where; nothing before the first forward."""
+        made = {i: layer for i, layer in enumerate(self.layers) if layer.is_initialized}
+        return CacheLayout(
+            {
+                i: (layer.keys.device, (layer.keys.nbytes + layer.values.nbytes) // layer.capacity)
+                for i, layer in made.items()
+            }
+        )
 
     @property
     def length(self) -> int:

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-import shutil
-import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as transformers_logging
 
-from rapid_core.demo_model import demo_gguf, make_cache_folder
+from rapid_core.conversion import converted
+from rapid_core.demo_model import demo_gguf
 from rapid_core.errors import LoadError, OptionError, RapidError
+from rapid_core.estimate import weight_sizes, without_weights
+from rapid_core.extras import require
+from rapid_core.memory import MORE_ROOM, check_memory, gib, is_out_of_memory, out_of_memory
+from rapid_core.placement import (
+    DeviceMap,
+    Placement,
+    device_of,
+    module_devices,
+    resolve_dtype,
+    resolve_placement,
+)
+from rapid_core.quantization import Quantization, resolve_quantization
 from rapid_core.runner import refuse_recurrent
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,22 +50,146 @@ class LoadedModel:
         return frozenset(int(id_) for id_ in listed if id_ is not None)
 
     @property
+    def device(self) -> str:
+        """Where token ids go: the device of the embeddings."""
+        return str(self.model.get_input_embeddings().weight.device)
+
+    @property
     def logit_size(self) -> int:
         """The width of the model's logits, padding included."""
         return int(self.model.config.get_text_config(decoder=True).vocab_size)
 
 
-def load_model(name: str, *, device: str = "auto", dtype: str = "auto", trust_remote_code: bool = False) -> LoadedModel:
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """How a model is loaded; equal options give equal models. A dtype of None is the checkpoint's own."""
+
+    placement: Placement
+    dtype: torch.dtype | None
+    quantization: Quantization
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        device: str | None = "auto",
+        device_map: DeviceMap | None = None,
+        dtype: str = "auto",
+        quantization: str | Any | None = None,
+        prefix: str = "",
+    ) -> ModelOptions:
+        """Check a model's options; prefix: of their names in errors. Raises `OptionError`."""
+        placement = resolve_placement(device, device_map, prefix=prefix)
+        kind = resolve_dtype(dtype, placement.device, f"{prefix}dtype")
+        if dtype == "auto" and quantization == "torchao-int4":
+            kind = torch.bfloat16
+        quantized = resolve_quantization(quantization, placement.device_type, kind, option=f"{prefix}quantization")
+        return cls(placement, kind, quantized)
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedModel:
+    """A model that can be loaded, and what of each device its weights need, in bytes."""
+
+    name: str
+    role: str
+    source: str
+    config: Any
+    options: ModelOptions
+    devices: dict[str, str]
+    needs: dict[str, int]
+    trust_remote_code: bool
+
+
+def load_model(
+    name: str,
+    *,
+    device: str = "auto",
+    device_map: DeviceMap | None = None,
+    dtype: str = "auto",
+    quantization: str | Any | None = None,
+    trust_remote_code: bool = False,
+) -> LoadedModel:
     """Load a causal language model and its tokenizer.
 
     name: a hub name, a folder, a `.gguf` file, or "demo". device: "auto" is the first
-    accelerator, else the CPU. dtype: "auto" is float32 on a CPU and the checkpoint's own
-    elsewhere. Raises `LoadError` with the reason, before weights are read where possible.
+    accelerator, else the CPU. device_map: in place of a device, "auto" or a mapping of modules,
+    as for transformers. dtype: "auto" is float32 on a CPU and the checkpoint's own elsewhere.
+    quantization: a name of `quantization.BITS`, or a configuration of transformers. Raises
+    `LoadError` and `NotEnoughMemoryError`, before weights are read where possible.
     """
-    where = resolve_device(device)
-    kind = resolve_dtype(dtype, where)
+    options = ModelOptions.of(device=device, device_map=device_map, dtype=dtype, quantization=quantization)
+    planned = plan_model(name, options, trust_remote_code=trust_remote_code)
+    check_room([planned])
+    return read_model(planned)
+
+
+def plan_model(
+    name: str,
+    options: ModelOptions,
+    *,
+    role: str = "model",
+    trust_remote_code: bool = False,
+    taken: Mapping[str, int] | None = None,
+) -> PlannedModel:
+    """Find out where a model goes and what it needs; no weights are read, but a GGUF file is converted.
+
+    taken: bytes of devices that another model is to have. Raises `LoadError`, `OptionError` for a map that
+    does not fit the model, and `NotEnoughMemoryError` where no spread does.
+    """
     check_source(name)
-    return _load(name, _local_source(name, kind), where, kind, trust_remote_code)
+    source = _local_source(name, options.dtype)
+    with _load_errors(name):
+        config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+        refuse_recurrent(config, MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None))
+        if options.quantization.config is not None and getattr(config, "quantization_config", None) is not None:
+            raise OptionError(
+                f"only whole weights can be quantised, and those of {name!r} already are; leave quantization out"
+            )
+        stand_in = without_weights(config, options.dtype, trust_remote_code)
+    sizes = weight_sizes(stand_in, options.quantization.bits)
+    devices = module_devices(options.placement, stand_in, sizes, what=f"{role} {name!r}", taken=taken or {})
+    needs: dict[str, int] = {}
+    for weight, size in sizes.items():
+        place = device_of(weight, devices) or options.placement.device
+        needs[place] = needs.get(place, 0) + size
+    return PlannedModel(name, role, source, config, options, devices, needs, trust_remote_code)
+
+
+def check_room(planned: Sequence[PlannedModel]) -> None:
+    """Raise `NotEnoughMemoryError` unless the weights of all models fit where they go, together."""
+    for place in {place: None for model in planned for place in model.needs}:
+        there = [(model, model.needs[place]) for model in planned if place in model.needs]
+        what = f"the weights of the {there[0][0].role} {there[0][0].name!r} need"
+        if len(there) > 1:
+            others = "".join(f" and those of the {model.role} {model.name!r} {gib(size)}" for model, size in there[1:])
+            what = f"{what} {gib(there[0][1])}{others}, together"
+        check_memory({torch.device(place): sum(size for _, size in there)}, what=what, remedy=MORE_ROOM)
+
+
+def read_model(planned: PlannedModel) -> LoadedModel:
+    """Read the tokenizer and the weights of a model. Raises `LoadError` and `NotEnoughMemoryError`."""
+    name, options, trust = planned.name, planned.options, planned.trust_remote_code
+    quantization = options.quantization.config
+    several = len(planned.devices) > 1 or quantization is not None
+    if several:
+        require("accelerate", extra="devices" if quantization is None else "quantization")
+    extra = {"device_map": dict(planned.devices)} if several else {}
+    if quantization is not None:
+        extra["quantization_config"] = copy.deepcopy(quantization)
+    with _load_errors(name, [(planned.role, torch.device(place)) for place in planned.needs]):
+        tokenizer = _load_tokenizer(name, planned.source, trust)
+        model = AutoModelForCausalLM.from_pretrained(
+            planned.source,
+            config=planned.config,
+            dtype=options.dtype if options.dtype is not None else "auto",
+            trust_remote_code=trust,
+            use_safetensors=True,
+            **extra,
+        )
+        # What accelerate or a quantiser has put in its place stays there.
+        model = model.eval() if several else model.to(options.placement.device).eval()
+    return LoadedModel(model, tokenizer, name)
 
 
 def check_source(name: str) -> None:
@@ -78,80 +212,31 @@ def hide_progress_bars() -> None:
     transformers_logging.disable_progress_bar()
 
 
-def resolve_device(device: str) -> str:
-    """Check a device name; "auto" becomes the first accelerator, else "cpu"."""
-    if device == "auto":
-        found = [name for name in ("cuda", "mps") if getattr(torch, name).is_available()]
-        device = found[0] if found else "cpu"
-    try:
-        place = torch.device(device)
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-        raise _no_such_device(device) from error
-    if place.type == "meta":
-        raise _no_such_device(device)
-    if device == "cuda":
-        return f"cuda:{torch.cuda.current_device()}"
-    return str(place)
-
-
-def _no_such_device(device: object) -> OptionError:
-    there = ["'cpu'", *(f"'cuda:{i}'" for i in range(torch.cuda.device_count()))]
-    there += ["'mps'"] if torch.backends.mps.is_available() else []
-    return OptionError(
-        f"device must exist on this machine, got {device!r}; there is {', '.join(there)}, and 'auto' takes the best"
-    )
-
-
-def resolve_dtype(dtype: str, device: str) -> torch.dtype | None:
-    """Check a dtype name; None is the checkpoint's own."""
-    if dtype == "auto":
-        return torch.float32 if device == "cpu" else None
-    if dtype not in DTYPES:
-        raise OptionError(f"dtype must be 'auto', {', '.join(map(repr, DTYPES))}, got {dtype!r}")
-    return DTYPES[dtype]
-
-
-def same_model(target: str, drafter: str) -> bool:
-    """Whether two names mean the same weights, which are then loaded once."""
-    if target == drafter:
-        return True
-    left, right = Path(target).expanduser(), Path(drafter).expanduser()
-    return left.exists() and right.exists() and left.resolve() == right.resolve()
-
-
 def _local_source(name: str, dtype: torch.dtype | None) -> str:
     """A folder or hub name that transformers can load."""
     if name == "demo":
-        return str(_converted(demo_gguf(), dtype or torch.float32))
+        return str(converted(demo_gguf(), dtype or torch.float32))
     path = Path(name).expanduser()
     if name.endswith(".gguf"):
-        return str(_converted(path, dtype or torch.bfloat16))
+        return str(converted(path, dtype or torch.bfloat16))
     return str(path) if path.is_dir() else name
 
 
-def _load(name: str, source: str, device: str, dtype: torch.dtype | None, trust: bool) -> LoadedModel:
+@contextmanager
+def _load_errors(name: str, devices: Sequence[tuple[str, torch.device]] = ()) -> Iterator[None]:
+    """Turn whatever goes wrong while a model is loaded into `LoadError`, or `NotEnoughMemoryError`."""
     try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=trust)
-        refuse_recurrent(config, MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None))
-        tokenizer = _load_tokenizer(name, source, trust)
-        model = AutoModelForCausalLM.from_pretrained(
-            source,
-            config=config,
-            dtype=dtype if dtype is not None else "auto",
-            trust_remote_code=trust,
-            use_safetensors=True,
-        )
-        model = model.to(device).eval()
+        yield
     except RapidError:
         raise
     except Exception as error:  # damaged files and remote code raise almost anything
+        if is_out_of_memory(error):
+            raise out_of_memory(error, devices, remedy=MORE_ROOM) from None
         reason = str(error).strip().splitlines()
         raise LoadError(
             f"model {name!r} could not be loaded: {reason[0] if reason else type(error).__name__}. "
             "A model is a hub name, a folder with config.json, tokenizer and safetensors, a .gguf file, or 'demo'"
         ) from error
-    return LoadedModel(model, tokenizer, name)
 
 
 def _load_tokenizer(name: str, source: str, trust: bool) -> Any:
@@ -164,48 +249,3 @@ def _load_tokenizer(name: str, source: str, trust: bool) -> Any:
     except Exception as error:  # noqa: BLE001 - damaged files and remote code raise almost anything
         cause = error
     raise LoadError(f"a model needs its tokenizer, and none could be read for {name!r}; add tokenizer.json") from cause
-
-
-def _converted(gguf: Path, dtype: torch.dtype) -> Path:
-    """The safetensors folder of a GGUF file; made once, since reading GGUF takes most of a minute."""
-    stat = gguf.stat()
-    key = f"{gguf.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{dtype}"
-    folder = make_cache_folder("converted") / f"{gguf.stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    if (folder / "config.json").is_file():
-        return folder
-    made = Path(tempfile.mkdtemp(dir=folder.parent))
-    try:
-        _convert(gguf, dtype, made)
-        made.rename(folder)
-    except OSError:
-        # Another process was faster: its folder is as good, unless there is none.
-        if not (folder / "config.json").is_file():
-            raise
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-    return folder
-
-
-def _convert(gguf: Path, dtype: torch.dtype, to: Path) -> None:
-    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    try:
-        refuse_recurrent(AutoConfig.from_pretrained(**source))
-        read = AutoModelForCausalLM.from_pretrained(**source, dtype=dtype)
-        tokenizer = AutoTokenizer.from_pretrained(**source)
-    except RapidError:
-        raise
-    except Exception as error:  # a damaged file makes the reader raise almost anything
-        raise LoadError(
-            f"{gguf} could not be read as a GGUF model: {str(error) or type(error).__name__}; fetch the file again, "
-            "or give a folder with safetensors"
-        ) from error
-    # A model read from GGUF counts as quantised and refuses to be saved: a fresh one takes its weights.
-    config = copy.deepcopy(read.config)
-    del config.quantization_config
-    with torch.device("meta"):
-        fresh = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    fresh.load_state_dict(read.state_dict(), assign=True)
-    fresh.tie_weights()
-    fresh.generation_config = GenerationConfig.from_model_config(config)
-    fresh.save_pretrained(to)
-    tokenizer.save_pretrained(to)

@@ -16,7 +16,9 @@ from rapid_core.attention import MOST_QUERIES, can_group, grouped
 from rapid_core.cache_store import CacheBudget, CacheStore
 from rapid_core.compiled import BLOCKS, LEAST_CAPACITY, CompiledStep, why_not
 from rapid_core.errors import ModelOutputError, UnsupportedModelError
-from rapid_core.kv_cache import KVCache, capacity_for
+from rapid_core.kv_cache import CacheLayout, KVCache, capacity_for
+from rapid_core.memory import MORE_ROOM, is_out_of_memory, out_of_memory
+from rapid_core.weights import is_quantized, stored_bytes
 
 # Measured on two CPU cores at 6,000 tokens: 256 takes 1.3, 512 1.15, 2,048 1.25 of one whole forward.
 PREFILL_CHUNK = 512
@@ -55,7 +57,7 @@ class ModelRunner:
         text_config = model.config.get_text_config(decoder=True)
         self.window = _window(text_config)
         self.vocab_size = vocab_size or int(text_config.vocab_size)
-        self.store = store or CacheStore(CacheBudget(0), token_bytes=1)
+        self.store = store or CacheStore(CacheBudget(0))
         self._keeps_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._can_group = can_group(text_config)
         self._lock = _LOCKS.setdefault(model, threading.RLock())
@@ -75,7 +77,7 @@ class ModelRunner:
         self._rope_border = _rope_border(text_config)
         # Whether all logits since the last `confirm` were finite; it stays on the device.
         self._finite: Tensor | None = None
-        self._weight_bytes: int = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+        self._weight_bytes = stored_bytes(model)
 
     @property
     def sequence(self) -> list[int]:
@@ -168,7 +170,8 @@ class ModelRunner:
                 ids = torch.cat((torch.tensor(self.sequence[: self.length], device=ids.device), ids))
                 self._cache.rewind(0)
             self._beyond_border = end > border
-        logits = self._run(ids, rows)[0, -rows:, : self.vocab_size].float()
+        # Where layers lie on several devices, logits can come out on another one than ids go in.
+        logits = self._run(ids, rows)[0, -rows:, : self.vocab_size].to(self.device, torch.float32)
         # A maximum shows NaN and infinity alike, and lets a model rule ids out with -inf.
         finite = torch.isfinite(logits.amax(dim=-1)).all()
         self._finite = finite if self._finite is None else self._finite & finite
@@ -263,11 +266,11 @@ def refuse_recurrent(config: Any, model_class: Any = None) -> None:
     )
 
 
-def check_rewind(model: Any) -> int:
+def check_rewind(model: Any) -> CacheLayout:
     """Run a few tokens twice, once over rejected drafts, and raise `UnsupportedModelError` if they differ.
 
     Architectures differ in ways that no configuration tells; this asks the model itself, at the
-    cost of three short forwards. Returns the bytes that a token takes in the cache.
+    cost of three short forwards. Returns what a token takes in the cache, and where.
     """
     runner = ModelRunner(model, role=str(model.config.model_type))
     ids = torch.arange(1, 9, device=runner.device) % runner.vocab_size
@@ -285,18 +288,20 @@ def check_rewind(model: Any) -> int:
     except ModelOutputError:
         raise
     except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise out_of_memory(error, [(runner.role, runner.device)], remedy=MORE_ROOM) from None
         raise UnsupportedModelError(
             f"{model.config.model_type!r} does not run over a cache that is rewound: {error}. "
             "Use a model whose layers are all attention"
         ) from error
     # Sums in another order round differently; a leaking state changes logits by about their spread.
-    tolerance = 1e-3 if model.dtype == torch.float32 else 0.5
+    tolerance = 1e-3 if model.dtype == torch.float32 and not is_quantized(model) else 0.5
     if float((straight - again).abs().max()) > tolerance * float(straight.std()) + 1e-6:
         raise UnsupportedModelError(
             f"{model.config.model_type!r} gives other logits after rejected drafts than without them: it keeps a "
             "state outside its key-value cache. Use a model whose layers are all attention"
         )
-    return runner._cache.token_bytes
+    return runner._cache.layout
 
 
 def _window(text_config: Any) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -15,15 +17,41 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """An option that cannot be hashed, told apart by its text."""
+
+    text: str
+    value: Any = field(compare=False, repr=False)
+
+    @classmethod
+    def of(cls, value: Any) -> Any:
+        """The option itself, or held so where it is a mapping or a quantization config."""
+        if isinstance(value, Mapping):
+            return cls(repr(sorted((str(name), str(place)) for name, place in value.items())), dict(value))
+        if hasattr(value, "to_dict"):
+            return cls(json.dumps(value.to_dict(), sort_keys=True, default=str), value)
+        return value
+
+    @staticmethod
+    def value_of(option: Any) -> Any:
+        """What `of` was given."""
+        return option.value if isinstance(option, Kept) else option
+
+
+@dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What `RapidEngine.load` is asked for."""
+    """What `RapidEngine.load` is asked for; device maps and quantizations may be `Kept`."""
 
     target: str
     drafter: str | None = None
     device: str = "auto"
     drafter_device: str | None = None
+    device_map: Any = None
+    drafter_device_map: Any = None
     dtype: str = "auto"
     drafter_dtype: str | None = None
+    quantization: Any = None
+    drafter_quantization: Any = None
     retrieval: Retrieval | None = None
     trust_remote_code: bool = False
     cache_gib: float = 4.0
@@ -68,16 +96,7 @@ def engine_for(options: LoadOptions) -> RapidEngine:
             from rapid_core import RapidEngine
 
             engine = RapidEngine.load(
-                options.target,
-                options.drafter,
-                device=options.device,
-                drafter_device=options.drafter_device,
-                dtype=options.dtype,
-                drafter_dtype=options.drafter_dtype,
-                retrieval=options.retrieval,
-                trust_remote_code=options.trust_remote_code,
-                cache_gib=options.cache_gib,
-                compile=options.compile,
+                **{each.name: Kept.value_of(getattr(options, each.name)) for each in fields(options)}
             )
             _loaded[options] = engine
         return engine

@@ -16,7 +16,7 @@ from rapid_core import Delta, LongHistory, Message, OptionError, Retrieval, Spec
 from rapid_integrations.calls import SAMPLING_WORDS, Call, Words, read_call, read_options
 from rapid_integrations.contexts import RapidWarning
 from rapid_integrations.deadline import Deadline
-from rapid_integrations.engines import Held, LoadOptions, token_of
+from rapid_integrations.engines import Held, Kept, LoadOptions, token_of
 from rapid_integrations.schemas import tell_schema
 from rapid_integrations.search import OnRetrievalError, Resolved, check_on_retrieval_error
 
@@ -25,6 +25,8 @@ DEFAULT_MAX_TOKENS = 1024
 
 # What is asked of `RapidEngine.load`, and cannot be asked of an engine that is there.
 _LOADING = frozenset({each.name for each in fields(LoadOptions)})
+# Those of them that are about the drafter, when it is another model or another copy.
+_DRAFTERS = ("drafter_device", "drafter_device_map", "drafter_dtype", "drafter_quantization")
 
 
 class RapidModel(BaseModel):
@@ -32,7 +34,8 @@ class RapidModel(BaseModel):
 
     target (also called model): a hub name, a folder, a `.gguf` file or "demo", or the environment's
     RAPID_TARGET; drafter likewise, and RAPID_DRAFTER. Models are loaded when first needed, and
-    chat models that name the same ones share them. Or engine: a `RapidEngine` that is already there.
+    chat models that name the same ones share them. device, device_map, dtype, quantization and what they are
+    for the drafter: as for `RapidEngine.load`. Or engine: a `RapidEngine` that is already there.
     temperature 0 is greedy. max_tokens: of an answer. stop: holds unless a call gives one. timeout:
     seconds from the start of the work, then TimeoutError. speculation, retrieval: options of ours,
     or a mapping of them. fit: what to do with one document over the window. on_retrieval_error:
@@ -48,8 +51,12 @@ class RapidModel(BaseModel):
     engine: Any = Field(default=None, exclude=True, repr=False)
     device: str = "auto"
     drafter_device: str | None = None
+    device_map: SkipValidation[str | Mapping[str, Any] | None] = None
+    drafter_device_map: SkipValidation[str | Mapping[str, Any] | None] = None
     dtype: str = "auto"
     drafter_dtype: str | None = None
+    quantization: SkipValidation[Any] = None
+    drafter_quantization: SkipValidation[Any] = None
     retrieval: SkipValidation[Retrieval | Mapping[str, Any] | None] = None
     trust_remote_code: bool = False
     cache_gib: float = 4.0
@@ -155,20 +162,24 @@ class RapidModel(BaseModel):
         return self.engine if self.engine is not None else self._held.get(self._load_options(None))
 
     def _load_options(self, model: str | None) -> LoadOptions:
-        # Another target than the drafter was chosen for drafts for itself, and so does one that is both.
-        paired = model in (None, self.target) and self.drafter not in (None, self.target)
+        # Another target than the drafter was chosen for drafts for itself.
+        paired = model in (None, self.target)
+        drafters = {name: Kept.of(getattr(self, name)) if paired else None for name in _DRAFTERS}
+        # One that is both is named once, so that chat models that name it twice share it.
+        both = self.drafter == self.target and not any(value is not None for value in drafters.values())
         retrieval = None if self.retrieval is None else read_options(Retrieval, self.retrieval)
         return LoadOptions(
-            model or self.target,
-            self.drafter if paired else None,
-            self.device,
-            self.drafter_device if paired else None,
-            self.dtype,
-            self.drafter_dtype if paired else None,
-            None if retrieval == Retrieval() else retrieval,
-            self.trust_remote_code,
-            self.cache_gib,
-            self.compile,
+            target=model or self.target,
+            drafter=self.drafter if paired and not both else None,
+            device=self.device,
+            device_map=Kept.of(self.device_map),
+            dtype=self.dtype,
+            quantization=Kept.of(self.quantization),
+            retrieval=None if retrieval == Retrieval() else retrieval,
+            trust_remote_code=self.trust_remote_code,
+            cache_gib=self.cache_gib,
+            compile=self.compile,
+            **drafters,
         )
 
     def _identity(self) -> dict[str, Any]:
@@ -182,6 +193,8 @@ class RapidModel(BaseModel):
             "device": self.device,
             "dtype": self.dtype,
             "drafter_dtype": self.drafter_dtype,
+            "quantization": repr(Kept.of(self.quantization)),
+            "drafter_quantization": repr(Kept.of(self.drafter_quantization)),
             "retrieval": repr(self.retrieval),
             "speculation": repr(self.speculation),
             "fit": self.fit,

@@ -264,6 +264,7 @@ def test_bad_options_are_refused_with_rule_value_and_remedy(folder, text, words,
     [
         ({"acceptance": 1.5}, "acceptance must be at least 0 and at most 1, got 1.5"),
         ({"target": "other"}, "random weights take the place of a target"),
+        ({"quantization": "bnb-4bit"}, "random weights are built whole on one device, got quantization"),
         ({"encoder": "demo"}, "random weights have nothing to search for, got the encoder 'demo'"),
         ({"methods": ("assisted",)}, "methods must name one that random weights can show, got assisted"),
     ],

@@ -9,7 +9,7 @@ from helpers import TINY, ask
 from rapid_core import LongContext, Message, OptionError, RapidEngine, Sampling, Speculation
 from rapid_core.cache_store import BLOCK, CacheBudget, CacheStore, shared_prefix
 from rapid_core.kv_cache import GRANULE
-from rapid_core.runner import ModelRunner
+from rapid_core.runner import ModelRunner, check_rewind
 from rapid_core.testing import WordEncoder, save_tiny_model, tiny_engine, tiny_model, tiny_pair
 
 GIB = 2**30
@@ -29,7 +29,7 @@ def bytes_held(*runners):
 
 def make_runners(limit_tokens, count=1):
     budget, model = CacheBudget(limit_tokens * TOKEN_BYTES), tiny_model().model
-    return [ModelRunner(model, role="target", store=CacheStore(budget, TOKEN_BYTES)) for _ in range(count)]
+    return [ModelRunner(model, role="target", store=CacheStore(budget, check_rewind(model))) for _ in range(count)]
 
 
 def text(seed, length):

@@ -13,6 +13,7 @@ from rich.console import Console
 import rapid_core.retrieval.searcher
 from rapid_core import cli
 from rapid_core.datatypes import Delta, TokenEvent
+from rapid_core.errors import OptionError
 from rapid_core.terminal import print_delta
 from rapid_core.testing import WordEncoder, save_tiny_model
 
@@ -83,6 +84,51 @@ def test_every_option_reaches_the_engine(rapid, path, folder):
         rapid(*base, "--drafter", folder, "--device", "cpu", "--drafter-device", "cpu", "--show-drafts")[1]
     )
     assert drafted["stats"]["drafted"] > 0
+
+
+def test_every_option_of_the_models_reaches_the_engine(rapid, path, folder, monkeypatch):
+    from rapid_core import RapidEngine
+
+    asked = {}
+
+    def load(target, drafter, **options):
+        asked.update(options, target=target, drafter=drafter)
+        raise OptionError("that is all")
+
+    monkeypatch.setattr(RapidEngine, "load", load)
+    words = [
+        "--target",
+        "t",
+        "--drafter",
+        "d",
+        "--device-map",
+        "model=0, lm_head=cuda:1",
+        "--drafter-device-map",
+        "auto",
+    ]
+    words += ["--dtype", "bfloat16", "--drafter-dtype", "float16", "--quantization", "bnb-4bit"]
+    words += ["--drafter-quantization", "none"]
+    for command in (["ask", path, "Who?"], ["chat", path]):
+        asked.clear()
+        assert rapid(*command, *words)[0] == 1
+        del asked["retrieval"]
+        assert asked == {
+            "target": "t", "drafter": "d", "device": "auto", "drafter_device": None, "dtype": "bfloat16",
+            "device_map": {"model": 0, "lm_head": "cuda:1"}, "drafter_device_map": "auto", "drafter_dtype": "float16",
+            "quantization": "bnb-4bit", "drafter_quantization": "none",
+        }  # fmt: skip
+
+
+def test_quantised_roles_answer_on_the_command_line(rapid, path, folder):
+    words = ("--target", folder, "--drafter", folder, "--drafter-quantization", "torchao-int8", "--max-new-tokens", "4")
+    status, out, _ = rapid("ask", path, "Who lives in Lima?", *words, "--json", "--gamma", "2")
+    assert status == 0 and json.loads(out)["stats"]["drafted"] > 0
+
+
+@pytest.mark.parametrize("text", ["model=", "model=0,lm_head", "=0,,lm_head=1"])
+def test_a_device_map_that_cannot_be_read_is_an_error(rapid, path, folder, text):
+    status, _, err = rapid("ask", path, "Who?", "--target", folder, "--device-map", text)
+    assert status == 1 and "module=device with commas between them" in " ".join(err.split())
 
 
 def test_a_document_too_long_names_both_numbers_and_the_choices(rapid, path, folder, tmp_path, document):

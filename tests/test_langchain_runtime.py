@@ -15,6 +15,7 @@ import pytest
 from helpers import ticks_while
 from langchain_core.caches import InMemoryCache
 from langchain_core.load import dumpd, load
+from transformers import BitsAndBytesConfig
 
 from rapid_core import (
     OptionError,
@@ -97,6 +98,32 @@ def test_chat_models_of_one_name_share_their_weights_and_a_call_may_name_another
     assert ChatRapid(target=right, max_tokens=8).invoke("hi").content == texts[right].content
     with pytest.raises(OptionError, match="given an engine"):
         chat_of("x").invoke("hi", model="other")
+
+
+def test_options_that_cannot_be_hashed_tell_engines_apart_by_what_they_say(tmp_path):
+    folder = str(save_tiny_model(tmp_path / "one"))
+
+    def engine(**options):
+        chat = ChatRapid(target=folder, max_tokens=4, **options)
+        chats.append(chat)
+        return chat._engine(None)
+
+    chats = []
+    everywhere = {"model": "cpu", "lm_head": "cpu"}
+    mapped = engine(device_map=everywhere)
+    assert mapped is engine(device_map=dict(reversed(everywhere.items()))) is not engine(device_map={"": "cpu"})
+    four, again = (BitsAndBytesConfig(load_in_4bit=True) for _ in range(2))
+    assert engine(quantization=four) is engine(quantization=again) is not mapped
+    assert engine(quantization=four).target.model.is_quantized
+    assert chats[-1].invoke("hi").content is not None
+
+
+def test_a_drafter_that_is_the_target_with_options_of_its_own_is_another_model(tmp_path):
+    folder = str(save_tiny_model(tmp_path / "one"))
+    chat = ChatRapid(target=folder, drafter=folder, drafter_quantization="torchao-int8", max_tokens=4)
+    engine = chat._engine(None)
+    assert engine.drafter.model.is_quantized and engine.target.model is not engine.drafter.model
+    assert ChatRapid(target=folder, max_tokens=4)._identity() != chat._identity()
 
 
 def test_importing_the_package_imports_nothing_heavy():

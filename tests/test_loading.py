@@ -7,8 +7,10 @@ import pytest
 import torch
 from transformers import BertConfig, MambaConfig
 
-from rapid_core import LoadError, OptionError, RapidEngine, Sampling, UnsupportedModelError
-from rapid_core.loading import load_model, resolve_device, same_model
+from rapid_core import LoadError, OptionError, RapidEngine, Sampling, UnsupportedModelError, roles
+from rapid_core.loading import load_model
+from rapid_core.placement import resolve_device
+from rapid_core.roles import same_model
 from rapid_core.testing import save_tiny_model, tiny_model
 
 
@@ -29,12 +31,39 @@ def test_another_dtype_is_taken_at_its_word(folder, dtype):
     assert load_model(str(folder), dtype=dtype).model.dtype == getattr(torch, dtype)
 
 
-def test_a_drafter_that_is_the_target_is_loaded_once(folder):
-    engine = RapidEngine.load(str(folder), drafter=str(folder / ".." / folder.name))
-    assert engine.target is engine.drafter
-    apart = RapidEngine.load(str(folder), drafter=str(folder), drafter_dtype="bfloat16")
-    assert apart.drafter.model.dtype == torch.bfloat16
+def test_a_drafter_that_is_the_target_is_read_once_however_it_is_spelled(folder, tmp_path, monkeypatch):
+    import rapid_core.loading as module
+
+    read, real = [], module.AutoModelForCausalLM.from_pretrained
+    monkeypatch.setattr(module.AutoModelForCausalLM, "from_pretrained", lambda *a, **b: read.append(a) or real(*a, **b))
+    monkeypatch.setenv("HOME", str(folder.parent))
+    monkeypatch.chdir(folder.parent)
+    (tmp_path / "link").symlink_to(folder)
+    name = folder.name
+    spellings = [folder, folder / ".." / name, tmp_path / "link", f"{folder}/", f"~/{name}", f"./{name}", name]
+    for spelling in map(str, spellings):
+        with RapidEngine.load(str(folder), drafter=spelling, drafter_device="cpu", drafter_dtype="float32") as engine:
+            assert engine.target.model is engine.drafter.model and len(read) == 1, spelling
+        read.clear()
     assert same_model("owner/name", "owner/name") and not same_model("owner/name", "owner/other")
+
+
+def test_another_dtype_of_the_same_folder_is_another_model(folder):
+    with RapidEngine.load(str(folder), drafter=str(folder), drafter_dtype="bfloat16") as apart:
+        assert apart.target.model.dtype == torch.float32 and apart.drafter.model.dtype == torch.bfloat16
+
+
+def test_the_demo_as_drafter_of_the_demo_is_one_model(tmp_path, monkeypatch):
+    import rapid_core.loading as module
+
+    monkeypatch.setenv("RAPID_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "demo_gguf", lambda: write_gguf(tmp_path / "demo.gguf"))
+    loaded = []
+    monkeypatch.setattr(roles, "read_model", loaded.append)
+    names = ("device_map", "quantization", "drafter_device", "drafter_device_map", "drafter_dtype")
+    options = dict.fromkeys((*names, "drafter_quantization"))
+    roles.load_roles("demo", "demo", device="cpu", dtype="auto", trust_remote_code=False, **options)
+    assert [planned.role for planned in loaded] == ["target"]
 
 
 def test_a_gguf_file_loads_and_is_converted_once(folder, tmp_path, monkeypatch):
@@ -156,9 +185,9 @@ def test_a_cache_folder_that_cannot_be_made_is_an_error(tmp_path, monkeypatch):
 
 
 def test_what_is_wrong_with_a_drafter_is_found_before_the_target_is_read(folder, monkeypatch):
-    import rapid_core.engine as module
+    import rapid_core.roles as module
 
-    monkeypatch.setattr(module, "load_model", lambda *_, **__: pytest.fail("a model was read"))
+    monkeypatch.setattr(module, "read_model", lambda *_, **__: pytest.fail("a model was read"))
     for options in ({"drafter": "/nowhere"}, {"drafter": "x/y", "drafter_device": "tpu"}, {"drafter_dtype": "float32"}):
         with pytest.raises((LoadError, OptionError)):
             RapidEngine.load(str(folder), **options)
@@ -187,7 +216,7 @@ def test_an_unknown_dtype_is_an_error(folder):
 
 
 def test_the_options_of_a_drafter_need_one(folder):
-    with pytest.raises(OptionError, match="need a drafter"):
+    with pytest.raises(OptionError, match="options of a drafter need one, got drafter_device"):
         RapidEngine.load(str(folder), drafter_device="cpu")
 
 

@@ -12,12 +12,18 @@ from rich.console import Console
 
 from rapid_core.bench.options import KINDS, METHODS, BenchOptions
 from rapid_core.command_options import (
+    DeviceMapOption,
     DeviceOption,
+    DrafterDeviceMapOption,
     DrafterDeviceOption,
+    DrafterDtypeOption,
     DrafterOption,
+    DrafterQuantizationOption,
     DtypeOption,
     EncoderOption,
+    QuantizationOption,
     TargetOption,
+    read_device_map,
 )
 from rapid_core.documents import PYTHON_REFERENCE, read_document
 from rapid_core.errors import OptionError
@@ -32,7 +38,12 @@ def bench(
     encoder: EncoderOption = None,
     device: DeviceOption = "auto",
     drafter_device: DrafterDeviceOption = None,
+    device_map: DeviceMapOption = None,
+    drafter_device_map: DrafterDeviceMapOption = None,
     dtype: DtypeOption = "auto",
+    drafter_dtype: DrafterDtypeOption = None,
+    quantization: QuantizationOption = None,
+    drafter_quantization: DrafterQuantizationOption = None,
     lengths: Annotated[str, typer.Option(help="Tokens of the document, separated by commas.")] = "2000,7600",
     max_new_tokens: Annotated[int, typer.Option(help="Length of every answer, in tokens.")] = 96,
     repeats: Annotated[int, typer.Option(help="Runs of each method on each prompt.")] = 3,
@@ -68,7 +79,12 @@ def bench(
         encoder=encoder,
         device=device,
         drafter_device=drafter_device,
+        device_map=read_device_map(device_map),
+        drafter_device_map=read_device_map(drafter_device_map),
         dtype=dtype,
+        drafter_dtype=drafter_dtype,
+        quantization=quantization,
+        drafter_quantization=drafter_quantization,
         lengths=_numbers(lengths),
         max_new_tokens=max_new_tokens,
         repeats=repeats,

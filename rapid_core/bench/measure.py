@@ -33,7 +33,9 @@ def load(options: BenchOptions) -> MeasuredEngine:
         drafter = None
         if options.drafter is not None:
             drafter = random_model(
-                options.drafter, device=options.drafter_device or options.device, dtype=options.dtype
+                options.drafter,
+                device=options.drafter_device or options.device,
+                dtype=options.drafter_dtype or options.dtype,
             )
         engine = MeasuredEngine(target, drafter, compile=options.compile)
     else:
@@ -42,7 +44,12 @@ def load(options: BenchOptions) -> MeasuredEngine:
             options.drafter,
             device=options.device,
             drafter_device=options.drafter_device,
+            device_map=options.device_map,
+            drafter_device_map=options.drafter_device_map,
             dtype=options.dtype,
+            drafter_dtype=options.drafter_dtype,
+            quantization=options.quantization,
+            drafter_quantization=options.drafter_quantization,
             retrieval=Retrieval(encoder=options.encoder) if options.encoder is not None else None,
             compile=options.compile,
         )

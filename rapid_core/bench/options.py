@@ -48,7 +48,12 @@ class BenchOptions:
     encoder: str | None = None
     device: str = "auto"
     drafter_device: str | None = None
+    device_map: str | dict[str, str | int] | None = None
+    drafter_device_map: str | dict[str, str | int] | None = None
     dtype: str = "auto"
+    drafter_dtype: str | None = None
+    quantization: str | None = None
+    drafter_quantization: str | None = None
     lengths: tuple[int, ...] = (2000, 7600)
     max_new_tokens: int = 96
     repeats: int = 3
@@ -130,6 +135,13 @@ class BenchOptions:
             return
         if self.simulated_acceptance is None or not 0 <= self.simulated_acceptance <= 1:
             raise OptionError(f"acceptance must be at least 0 and at most 1, got {self.acceptance}")
+        asked = ("device_map", "drafter_device_map", "quantization", "drafter_quantization")
+        not_built = [name for name in asked if getattr(self, name) is not None]
+        if not_built:
+            raise OptionError(
+                f"random weights are built whole on one device, got {', '.join(not_built)}; leave that out, or "
+                "measure real weights"
+            )
         if self.target != "demo":
             raise OptionError(
                 f"random weights take the place of a target, got both {self.random_weights!r} and {self.target!r}; "

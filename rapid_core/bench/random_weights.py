@@ -10,7 +10,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from rapid_core.byte_tokenizer import tiny_tokenizer
 from rapid_core.errors import LoadError, RapidError
-from rapid_core.loading import LoadedModel, resolve_device, resolve_dtype
+from rapid_core.loading import LoadedModel
+from rapid_core.placement import resolve_device, resolve_dtype
 from rapid_core.runner import refuse_recurrent
 
 

@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
+from rapid_core.weights import stored_bytes
+
 
 def weight_bytes(model: Any) -> int:
     """Bytes of a model's parameters; tied ones count once."""
-    return sum(weight.nbytes for weight in {id(weight): weight for weight in model.parameters()}.values())
+    return stored_bytes(model)
 
 
 def read_bytes(model: Any) -> int:
