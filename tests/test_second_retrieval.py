@@ -89,8 +89,8 @@ def once():
 @pytest.mark.parametrize("speculation", [Speculation(), Speculation(gamma=5), Speculation(gamma=5, eta=0.0)])
 def test_the_drafter_reads_what_the_answer_is_about(document, engine, once, encoder, speculation):
     first, result = ask(once, document, speculation), ask(engine, document, speculation)
-    assert any("Lima" in chunk.text for chunk in first.stats.retrieved)
-    assert "Norway" in max(result.stats.retrieved, key=lambda chunk: chunk.score).text
+    best = [max(stats.retrieved, key=lambda chunk: chunk.score).text for stats in (first.stats, result.stats)]
+    assert best == ["Lima.", "Oslo."]
     assert [chunk.text for chunk in result.stats.retrieved] != [chunk.text for chunk in first.stats.retrieved]
     assert first.stats.retrievals == 1 and result.stats.retrievals == len(encoder.asked) > 2
     # The question of Norway finds the same each time: it is read once.
@@ -334,7 +334,7 @@ def test_what_a_progress_callback_raises_in_the_new_prompt_reaches_the_caller(do
 
 
 @pytest.mark.parametrize(
-    ("now", "new"), [(["a" * 90, "b" * 10], []), (["a" * 70, "b" * 30], ["b" * 30]), (["c"], ["c"]), ([], [])]
+    ("now", "new"), [(["a" * 90, "b" * 10], []), (["a" * 70, "b" * 40], ["b" * 40]), (["c"], ["c"]), ([], [])]
 )
 def test_passages_have_drifted_where_a_good_part_of_the_text_is_new(now, new):
     before = [Chunk("a" * 90), Chunk("a" * 70)]

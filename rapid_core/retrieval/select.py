@@ -17,7 +17,7 @@ SMALLEST_CHUNK = 16
 # Where similarities fall off, as a part of the way from the median to the best (docs/notes.md).
 STANDS_OUT = 0.45
 # A drafter reads its prompt anew where at least this part of the passages would be other ones.
-LEAST_DRIFT = 0.25
+LEAST_DRIFT = 0.35
 
 
 def budget_tokens(document_tokens: int, retrieval: Retrieval) -> int:
