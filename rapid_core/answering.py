@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from rapid_core.config import Fit, Sampling, Speculation, check_fit
 from rapid_core.constrained import Grammars, Matcher
@@ -24,6 +25,7 @@ from rapid_core.pacing import MOST_LOOKED_UP, CostTable, Pacer
 from rapid_core.prompts import ChatPrompter
 from rapid_core.runner import ModelRunner
 from rapid_core.sampling import Sampler
+from rapid_core.second_retrieval import SecondRetrieval
 from rapid_core.streaming import TextStream
 from rapid_core.tool_grammar import constraint_with_tools
 from rapid_core.tool_parsing import ToolCallStream
@@ -233,8 +235,9 @@ class Answerer:
             transferred=counts.transferred,
             drafter_prompt_tokens=len(plan.prompts.drafter_ids or ()),
             drafter_cached_tokens=prepared.draft_cached,
-            context_tokens=plan.context_tokens,
+            context_tokens=plan.document_tokens + plan.history_tokens,
             retrieved=plan.retrieved,
+            retrievals=plan.retrievals,
             left_out=plan.left_out,
             retrieval_s=plan.retrieval_s,
             prefill_s=prepared.prefill_s,
@@ -264,7 +267,7 @@ class Answerer:
     ) -> Decoder:
         prompts, size = prepared.plan.prompts, self._target.vocab_size
         index, pacer = self._pacing(request, prompts)
-        drafter = None
+        drafter = again = None
         if prompts.drafter_ids is not None:
             # Drafts must not be drawn with the numbers that decide about them: another seed.
             sampler = Sampler(
@@ -285,6 +288,7 @@ class Answerer:
                 index=index,
                 pacer=pacer,
             )
+            again = self._second_retrieval(request, prepared, drafter, reserve, progress)
         return self.new_decoder(
             self._target,
             drafter,
@@ -295,6 +299,21 @@ class Answerer:
             is_cancelled=is_cancelled,
             index=index,
             pacer=pacer,
+            again=again,
+        )
+
+    def _second_retrieval(
+        self, request: Request, prepared: Prepared, drafter: RagDrafter, reserve: int, progress: Progress
+    ) -> SecondRetrieval | None:
+        if not prepared.plan.again_tokens:
+            return None
+        return SecondRetrieval(
+            self._target,
+            drafter,
+            every=prepared.plan.again_tokens,
+            decode=partial(self._loaded.tokenizer.decode, skip_special_tokens=True),
+            search=lambda text, tokens: self._preparer.plan_again(prepared, text, tokens, request.sampling, progress),
+            read=self._reader(prepared, reserve, progress),
         )
 
     def _matcher(self, sampling: Sampling, own: Constraint | None) -> Matcher | None:
@@ -325,10 +344,10 @@ class Answerer:
         # free must not change what a seed gives.
         if prepared.drafter_ready and request.sampling.greedy:
             return None
-        return WaitingPrompt(
-            list(drafter_ids),
-            lambda ids: self._preparer.prefill_drafter(prepared, ids, reserve=reserve, on_progress=progress),
-        )
+        return WaitingPrompt(list(drafter_ids), self._reader(prepared, reserve, progress))
+
+    def _reader(self, prepared: Prepared, reserve: int, progress: Progress) -> Callable[[list[int]], None]:
+        return lambda ids: self._preparer.prefill_drafter(prepared, ids, reserve=reserve, on_progress=progress)
 
     def _pacing(self, request: Request, prompts: PromptPair) -> tuple[NgramIndex | None, Pacer | None]:
         """What gamma="auto" needs: where to look drafts up, and who chooses."""

@@ -82,6 +82,13 @@ FitOption = Annotated[
         f"or cut its middle out (middle). Default: error, and retrieve for '{PYTHON_REFERENCE}'."
     ),
 ]
+BudgetOption = Annotated[
+    str,
+    typer.Option(
+        help="Tokens that the drafter reads of the document: a number, 'paper' (4,096, or 1/24 of a longer one), or "
+        "'auto', which ends where the similarities fall off."
+    ),
+]
 NoSpeculationOption = Annotated[bool, typer.Option("--no-speculation", help="Plain decoding by the target.")]
 ShowDraftsOption = Annotated[bool, typer.Option("--show-drafts", help="Colour what the drafter proposed.")]
 
@@ -109,6 +116,7 @@ def ask(
     max_new_tokens: MaxNewTokensOption = 192,
     stop: StopOption = None,
     fit: FitOption = None,
+    budget: BudgetOption = "paper",
     no_speculation: NoSpeculationOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
     show_drafts: ShowDraftsOption = False,
@@ -130,11 +138,12 @@ def ask(
         quantization=quantization,
         drafter_quantization=drafter_quantization,
     )
+    retrieval = _retrieval(encoder, budget)
     document = _read(doc)
     prompt = [Message("user", INSTRUCTION.format(question=question))]
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
     searches = speculation.enabled or _fit(fit, document) == "retrieve"
-    with _load(err, models, encoder, searches=searches) as engine:
+    with _load(err, models, retrieval, searches=searches) as engine:
         progress = StageProgress(err)
         with progress.shown():
             deltas: list[Delta] = []
@@ -181,12 +190,14 @@ def chat(
     max_new_tokens: MaxNewTokensOption = 192,
     stop: StopOption = None,
     fit: FitOption = None,
+    budget: BudgetOption = "paper",
     no_speculation: NoSpeculationOption = False,
     show_drafts: ShowDraftsOption = False,
 ) -> None:
     """Talk about a document; every turn remembers those before it. An empty line or Ctrl-D ends it."""
     sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed, max_new_tokens=max_new_tokens, stop=stop)
     speculation = _speculation(gamma, eta, no_speculation)
+    retrieval = _retrieval(encoder, budget)
     if doc == "-":
         raise typer.BadParameter("standard input is where the questions come from; name a file", param_hint="DOC")
     models = ModelChoice(
@@ -205,7 +216,7 @@ def chat(
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
     turns: list[Message] = []
     searches = speculation.enabled or _fit(fit, document) == "retrieve"
-    with _load(err, models, encoder, searches=searches) as engine:
+    with _load(err, models, retrieval, searches=searches) as engine:
         while question := _next_question(err):
             wording = INSTRUCTION.format(question=question) if not turns else question
             turns.append(Message("user", wording))
@@ -290,14 +301,21 @@ def _print_error(error: Exception) -> None:
 
 
 def _speculation(gamma: str, eta: float, off: bool) -> Speculation:
-    number = gamma.removeprefix("-")
-    checked = Speculation(gamma=int(gamma) if number.isdecimal() else gamma, eta=eta)  # type: ignore[arg-type]
+    checked = Speculation(gamma=_number_or_name(gamma), eta=eta)  # type: ignore[arg-type]
     return Speculation.off() if off else checked
 
 
-def _load(console: Console, models: ModelChoice, encoder: str | None, *, searches: bool) -> RapidEngine:
+def _retrieval(encoder: str | None, budget: str) -> Retrieval:
+    named = {"encoder": encoder} if encoder is not None else {}
+    return Retrieval(budget=_number_or_name(budget), **named)  # type: ignore[arg-type]
+
+
+def _number_or_name(text: str) -> int | str:
+    return int(text) if text.removeprefix("-").isdecimal() else text
+
+
+def _load(console: Console, models: ModelChoice, retrieval: Retrieval, *, searches: bool) -> RapidEngine:
     """Load everything that an answer needs, so that an interrupted answer leaves nothing half loaded."""
-    retrieval = Retrieval(encoder=encoder) if encoder is not None else Retrieval()
     if searches:
         check_installed("FlagEmbedding", "chromadb", "semantic_text_splitter", extra="retrieval")
 

@@ -22,6 +22,7 @@ LARGEST_ETA = 1e6
 
 Tail = Literal["reference", "paper"] | None
 Fit = Literal["error", "retrieve", "middle"]
+Budget = int | Literal["paper", "auto"]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -207,6 +208,12 @@ class Retrieval:
     tokenizer in a chunk, at the most. threshold: chunks whose cosine similarity is lower are
     dropped. floor_tokens, ratio: the retrieved length is input / ratio but no less than the
     floor, and never more than a quarter of the input.
+    budget: "paper" is that length. "auto" ends before it where the similarities fall off, but reads
+    the smaller of floor and input / ratio. A number means so many tokens, of a document and of a
+    history each.
+    again_tokens: passages are searched for anew, with the answer so far, at the first end of a
+    sentence behind so many tokens of the answer, and so on; 0 is off. The drafter reads them where
+    enough of them are new.
     """
 
     encoder: str = "BAAI/bge-m3"
@@ -214,6 +221,8 @@ class Retrieval:
     threshold: float = 0.3
     floor_tokens: int = 4096
     ratio: float = 24
+    budget: Budget = "paper"
+    again_tokens: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, str) or not self.encoder:
@@ -222,6 +231,11 @@ class Retrieval:
         object.__setattr__(self, "threshold", _real("threshold", self.threshold, -1, 1))
         object.__setattr__(self, "floor_tokens", _whole("floor_tokens", self.floor_tokens, 1))
         object.__setattr__(self, "ratio", _real("ratio", self.ratio, 1))
+        if isinstance(self.budget, str) and self.budget not in ("paper", "auto"):
+            raise OptionError(f"budget must be a whole number, 'paper' or 'auto', got {self.budget!r}")
+        if not isinstance(self.budget, str):
+            object.__setattr__(self, "budget", _whole("budget", self.budget, 1))
+        object.__setattr__(self, "again_tokens", _whole("again_tokens", self.again_tokens, 0))
 
 
 def check_fit(fit: object) -> None:

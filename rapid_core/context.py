@@ -35,6 +35,7 @@ class Task:
     Without a document `context` is None. With a `history` the drafter reads a part of the messages
     only, but always the one of the document; `history` of None: all of them. `tools` are shown with
     the messages. Of several documents `context.text` is empty until planning has chosen those that fit.
+    `answer` is the end of the answer so far, where passages are searched for anew.
     """
 
     messages: tuple[Message, ...]
@@ -45,6 +46,11 @@ class Task:
     after: str = ""
     history: LongHistory | None = None
     tools: tuple[Tool, ...] = ()
+    answer: str = ""
+
+    def searched(self, query: str) -> str:
+        """What passages are compared with: `query`, and the end of the answer so far."""
+        return f"{query}\n{self.answer}" if self.answer else query
 
     def with_context(self, text: str) -> tuple[Message, ...]:
         """The messages with `text` where the document belongs."""

@@ -114,8 +114,9 @@ class LongHistory:
     calls, of many the last ones. A call and its results stay together everywhere, and a result
     that is long by itself is read in passages.
     rank: called with the query and all passages, returns the indices of passages, best first;
-    what it leaves out is not read, and what it raises reaches the caller. None: the engine's
-    own encoder.
+    what it leaves out is not read, and what it raises reaches the caller. With
+    `Retrieval.again_tokens` it is called again, with the end of the answer so far behind the query.
+    None: the engine's own encoder.
     """
 
     newest: int = 2
@@ -239,8 +240,11 @@ class Stats:
     the drafter checked, `looked_up_accepted` became its drafts. `accepted` counts what the target
     accepted, behind a stop string too; `transferred` the emitted tokens whose choice had the
     drafter's transfer (eta > 0 at a position that it drafted). `context_tokens` counts what was
-    searched: the document that the target read, and the passages of a history. `retrieved` holds those
-    of the document and then those of the history. `left_out` names
+    searched: the document that the target read, and the passages of a history. `retrieved` holds the
+    passages that the drafter read last, those of the document and then those of the history.
+    `retrievals` counts the searches for them: one, and those that were made again with the answer so
+    far, whether or not they changed anything; their time is in `retrieval_s` and in `decode_s`, that of
+    the prompts that they made in `draft_prefill_s`. `left_out` names
     the documents of several that the target's window had no room for. `notes` are sentences about
     everything that was decided for the user: a plain fallback, a cut, a budget that shrank.
     """
@@ -256,6 +260,7 @@ class Stats:
     drafter_cached_tokens: int = 0
     context_tokens: int = 0
     retrieved: tuple[Chunk, ...] = ()
+    retrievals: int = 0
     left_out: tuple[str, ...] = ()
     retrieval_s: float = 0.0
     prefill_s: float = 0.0

@@ -15,6 +15,7 @@ from rapid_core.lookup import Match, NgramIndex
 from rapid_core.pacing import MOST_LOOKED_UP, Choice, Pacer, Room
 from rapid_core.runner import ModelRunner
 from rapid_core.sampling import Sampler
+from rapid_core.second_retrieval import SecondRetrieval
 from rapid_core.verification import augmented_target, greedy_target, one_hot, verify, verify_greedy
 
 
@@ -53,7 +54,7 @@ class Decoder:
     target, drafter: prefilled. A drafter of None leaves lookup, where there is an index and a
     pacer, and plain decoding. eos_ids end the answer and are part of it. is_cancelled is asked
     before every round. index, pacer: what gamma="auto" needs, none for a fixed gamma. The index
-    is extended here.
+    is extended here. again: what may change the drafter's prompt between two rounds.
     """
 
     def __init__(
@@ -68,8 +69,10 @@ class Decoder:
         is_cancelled: Callable[[], bool] = lambda: False,
         index: NgramIndex | None = None,
         pacer: Pacer | None = None,
+        again: SecondRetrieval | None = None,
     ) -> None:
         self._target = target
+        self._again = again
         self._drafter = drafter
         self._sampler = sampler
         self._speculation = speculation
@@ -94,6 +97,8 @@ class Decoder:
             if self._left() < 1:
                 self.finish_reason = "length"
                 return
+            if self._again is not None:
+                self._again.retrieve()
             ids, accepted = self._round()
             for position, id_ in enumerate(ids):
                 counts.emitted += 1
@@ -246,9 +251,11 @@ class Decoder:
             counts.looked_up_accepted += check.accepted
 
     def _cut(self, ids: list[int]) -> list[int]:
-        """The round's ids up to an end-of-sequence id or the limit, whichever comes first."""
+        """The round's ids up to an end-of-sequence id, the limit or a new retrieval, whichever comes first."""
         ids = ids[: self._left()]
         for position, id_ in enumerate(ids):
             if id_ in self._eos_ids:
-                return ids[: position + 1]
-        return ids
+                ids = ids[: position + 1]
+                break
+        # What is behind it shall be decided with the new passages, however long the round was.
+        return ids[: self._again.border(ids)] if self._again is not None else ids

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate, takewhile
 
 from rapid_core.config import Retrieval
 from rapid_core.context import Task
@@ -13,20 +15,33 @@ from rapid_core.errors import PromptTooLongError
 from rapid_core.history import LONG_HISTORY_TOKENS, History, ranked_by
 from rapid_core.plan import OnProgress, Plan
 from rapid_core.prompts import ChatPrompter
-from rapid_core.retrieval import SEPARATOR, Searcher, above, budget_tokens, chunk_size, fill, in_document_order, join
+from rapid_core.retrieval import (
+    SEPARATOR,
+    Searcher,
+    above,
+    budget_tokens,
+    chunk_size,
+    falls_off,
+    fill,
+    in_document_order,
+    join,
+    least_tokens,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     """What a search gave: all passages and their ranking, of which the first `near` are good enough.
 
-    tokens: of all that was searched, which the budget depends on.
+    tokens: of all that was searched, which the budget depends on. standing_out: how many
+    passages stand out by their similarity, where budget="auto" asks.
     """
 
     passages: Sequence[Chunk]
     ranked: Sequence[int]
     near: int
     tokens: int
+    standing_out: int = 0
 
     def why_nothing(self, retrieval: Retrieval) -> str:
         """None of the passages is near, or those that are do not fit."""
@@ -34,6 +49,17 @@ class _Found:
             return "no passage fits the drafter's budget"
         best = f"; the best one has {self.passages[self.ranked[0]].score:.2f}" if self.ranked else ""
         return f"no passage is as similar to the question as {retrieval.threshold:g}{best}"
+
+    def why_so_long(self, chosen: Sequence[Chunk], tokens: int, most: int) -> str:
+        """How many passages were chosen, `tokens` of at most `most` tokens, and what ended the choice."""
+        ended = "do not fall off before"
+        if self.standing_out < self.near:
+            ended = "fall off before, and no less is read"
+        elif self.standing_out == self.near <= len(chosen) < len(self.ranked):
+            last, following = (self.passages[self.ranked[place]].score for place in (self.near - 1, self.near))
+            ended = f"fall from {last:.2f} to {following:.2f} behind them"
+        count = f"{len(chosen)} of {len(self.passages)} passages, {tokens:,} of at most {most:,} tokens"
+        return f"{count}; the similarities {ended}"
 
 
 _NOTHING = _Found((), (), 0, 0)
@@ -72,9 +98,10 @@ class DrafterPlanner:
         if task.context is None and history is None:
             return False
         given = self._given(plan, history, reserve)
+        self._note_again(plan, searched=given is None or history is not None, given=given is not None)
         document = self._search_document(plan, on_progress) if given is None else _NOTHING
-        older = self._search_history(history, on_progress) if history is not None else _NOTHING
-        plan.context_tokens += older.tokens
+        older = self._search_history(task, history, on_progress) if history is not None else _NOTHING
+        plan.history_tokens = older.tokens
         # Chunks of the caller are read whatever they take.
         taken = reserve + len(self._encode(task, history, self._text(task, given or ()) or " "))
         for_document, room = self._budgets(plan, document, older, self._drafter_window - taken)
@@ -82,17 +109,23 @@ class DrafterPlanner:
         if chosen is None:
             near = [document.passages[index] for index in document.ranked[: document.near]]
             chosen = tuple(in_document_order(fill(near, for_document, self._prompter.count_tokens)))
-            room -= sum(self._prompter.count_tokens(chunk.text + SEPARATOR) for chunk in chosen)
+            room -= self._tokens(chosen)
         found: list[int] = []
+        for_history = min(room, budget_tokens(older.tokens, self._retrieval))
         if history is not None:
-            found = history.choose(older.ranked, older.near, min(room, budget_tokens(older.tokens, self._retrieval)))
+            found = history.choose(older.ranked, older.near, for_history)
         text = self._text(task, chosen)
         ids = self._encode(task, history, text, found)
         # What the template puts around each message was not counted.
         while found and len(ids) + reserve > self._drafter_window:
             found.pop()
             ids = self._encode(task, history, text, found)
-        plan.retrieved = (*chosen, *(older.passages[index] for index in sorted(found)))
+        remembered = tuple(older.passages[index] for index in sorted(found))
+        plan.retrieved = (*chosen, *remembered)
+        if given is None:
+            self._note_length(plan, "the document", document, chosen, for_document)
+        if history is not None:
+            self._note_length(plan, "the older messages", older, remembered, for_history)
         missing = {}
         if task.context is not None and not chosen:
             brought = bool(task.context.chunks)
@@ -139,21 +172,32 @@ class DrafterPlanner:
         if plan.task.context is None:
             return _NOTHING
         ranked = rank_document(plan.task, self._searcher, on_progress)
-        near = len(above(ranked, self._retrieval.threshold))
-        return _Found(ranked, range(len(ranked)), near, plan.context_tokens)
+        return self._found(ranked, range(len(ranked)), plan.document_tokens)
 
-    def _search_history(self, history: History, on_progress: OnProgress) -> _Found:
+    def _search_history(self, task: Task, history: History, on_progress: OnProgress) -> _Found:
         texts = [passage.text for passage in history.passages]
         tokens = sum(map(self._prompter.count_tokens, texts))
         if history.rank is not None:
-            ranked = ranked_by(history.rank, history.query, texts)
+            ranked = ranked_by(history.rank, task.searched(history.query), texts)
             return _Found([Chunk(text) for text in texts], ranked, len(ranked), tokens)
-        scores = self._searcher.scores(texts, history.query, lambda done, total: on_progress("index", done, total))
+        query = task.searched(history.query)
+        scores = self._searcher.scores(texts, query, lambda done, total: on_progress("index", done, total))
         passages = [Chunk(text, score=float(score)) for text, score in zip(texts, scores, strict=True)]
         # Of equals the newest first.
         ranked = sorted(range(len(texts)), key=lambda index: (-passages[index].score, -index))
-        near = len(above((passages[index] for index in ranked), self._retrieval.threshold))
-        return _Found(passages, ranked, near, tokens)
+        return self._found(passages, ranked, tokens)
+
+    def _found(self, passages: Sequence[Chunk], ranked: Sequence[int], tokens: int) -> _Found:
+        """Passages that were searched, cut where their similarities are too low or, with budget="auto", fall off."""
+        best = [passages[index] for index in ranked]
+        near = len(above(best, self._retrieval.threshold))
+        if self._retrieval.budget != "auto" or near == 0:
+            return _Found(passages, ranked, near, tokens)
+        sizes = (self._prompter.count_tokens(chunk.text + SEPARATOR) for chunk in best)
+        read = accumulate(sizes)
+        least = sum(1 for _ in takewhile(lambda length: length <= least_tokens(tokens, self._retrieval), read))
+        standing_out = falls_off([chunk.score for chunk in best])
+        return _Found(passages, ranked, min(near, max(least, standing_out)), tokens, standing_out)
 
     def _budgets(self, plan: Plan, document: _Found, older: _Found, room: int) -> tuple[int, int]:
         """Tokens for passages of the document, and for all passages; a room that is too small is shared out."""
@@ -165,6 +209,28 @@ class DrafterPlanner:
         if both:
             plan.notes.append(f"the drafter's window of {self._drafter_window:,} tokens shrank its budget to {room:,}")
         return room * for_document // max(both, 1), room
+
+    def _note_length(self, plan: Plan, what: str, found: _Found, chosen: Sequence[Chunk], most: int) -> None:
+        if self._retrieval.budget != "auto" or not chosen:
+            return
+        if math.isnan(chosen[0].score):
+            plan.notes.append(
+                f"budget='auto' needs similarities, and LongHistory.rank gives none: {what} have the paper's length"
+            )
+            return
+        why = found.why_so_long(chosen, self._tokens(chosen), most)
+        plan.notes.append(f"budget='auto' for {what}: {why}")
+
+    def _note_again(self, plan: Plan, *, searched: bool, given: bool) -> None:
+        """Write down whether passages can be searched for again."""
+        plan.retrievals += searched
+        if searched:
+            plan.again_tokens = self._retrieval.again_tokens
+        if given and self._retrieval.again_tokens:
+            plan.notes.append("the document is not searched again: its chunks were given, and are used as they are")
+
+    def _tokens(self, chunks: Sequence[Chunk]) -> int:
+        return sum(self._prompter.count_tokens(chunk.text + SEPARATOR) for chunk in chunks)
 
     def _text(self, task: Task, chunks: Sequence[Chunk]) -> str:
         return join(chunks, task.context.separator) if task.context is not None else ""
@@ -203,4 +269,5 @@ def rank_document(task: Task, searcher: Searcher, on_progress: OnProgress) -> li
         chunks = found or None
     if chunks is not None:
         return list(chunks)
-    return searcher.rank(task.context.text, task.query, lambda done, total: on_progress("index", done, total))
+    query = task.searched(task.query)
+    return searcher.rank(task.context.text, query, lambda done, total: on_progress("index", done, total))

@@ -86,6 +86,7 @@ class RagDrafter:
         self._least_confidence = speculation.draft_confidence
         self._eos_ids = eos_ids
         self._waiting = waiting
+        self._prompt_length = len(self._read_or_waiting)
         self._index, self._pacer = index, pacer
         # On an accelerator the host waits for a draft only where it has to know it.
         self._looks = runner.device.type == "cpu" or pacer is not None or self._least_confidence > 0
@@ -129,6 +130,13 @@ class RagDrafter:
             # Whoever finds NaN first, the runner must hear of it and forget its keys.
             self.runner.confirm()
 
+    def reread(self, prompt: WaitingPrompt) -> None:
+        """Draft behind another prompt from now on; what was committed comes behind it, and both wait to be read."""
+        answer = self._read_or_waiting[self._prompt_length :]
+        self._prompt_length = len(prompt.ids)
+        prompt.ids.extend(answer)
+        self._waiting = prompt
+
     def commit(self, ids: Sequence[int], accepted: int) -> None:
         """Append the round's tokens; each accepted draft is one id of the drafter's too."""
         read = self._vocabulary.read(ids)
@@ -137,6 +145,11 @@ class RagDrafter:
         else:
             self.runner.commit(read, accepted)
         self._sampler.commit(ids)
+
+    @property
+    def _read_or_waiting(self) -> list[int]:
+        """Its prompt and what was committed behind it."""
+        return self._waiting.ids if self._waiting is not None else self.runner.sequence
 
     def _drafted(self, gamma: int, most: int) -> Proposal | None:
         drafts = _Drafts(self.runner.device, most=min(most, self.room))

@@ -45,7 +45,7 @@ class _Together:
 class Prepared:
     """Two roles that can answer. Seconds are what each prefill took by itself; counts are of reused tokens.
 
-    drafter_ready: whether the drafter has read its prompt. waited_s: of its prefill, what passed
+    drafter_ready: whether the drafter has read its prompt. waited_s: of its prefills, what passed
     after the first token's preparation, while it was already decoding.
     """
 
@@ -133,13 +133,22 @@ class Preparer:
         return prepared
 
     def prefill_drafter(self, prepared: Prepared, ids: list[int], *, reserve: int, on_progress: OnProgress) -> None:
-        """Let a drafter that waited read its prompt and what was committed since, which are `ids`."""
+        """Let the drafter read a prompt and what was committed since, which are `ids`."""
         started = time.perf_counter()
         cached = self._drafter.prefill(ids, reserve=reserve, on_chunk=lambda a, b: on_progress("draft prefill", a, b))
-        prepared.waited_s = time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        prepared.waited_s += seconds
+        prepared.draft_prefill_s += seconds
         if not prepared.drafter_ready:
-            prepared.draft_cached, prepared.draft_prefill_s = cached, prepared.waited_s
-            prepared.drafter_ready = True
+            prepared.draft_cached, prepared.drafter_ready = cached, True
+
+    def plan_again(
+        self, prepared: Prepared, answer: str, answered: int, sampling: Sampling, on_progress: OnProgress
+    ) -> tuple[int, ...] | None:
+        """The drafter's prompt with passages that are found for the end of the answer so far, if enough is new."""
+        return self._planner.plan_again(
+            prepared.plan, answer, answered, reserve=sampling.max_new_tokens, on_progress=on_progress
+        )
 
     def _plan_target(self, task: Task, sampling: Sampling, fit: Fit, on_progress: OnProgress) -> Plan:
         return self._planner.plan_target(task, fit=fit, reserve=sampling.max_new_tokens, on_progress=on_progress)

@@ -16,12 +16,18 @@ class Plan:
     """The prompts of one request and how they came about.
 
     task: with the text that several documents make, once it is known which of them are read.
+    document_tokens, history_tokens: of what the drafter's passages are chosen from. retrieved: of the
+    last of all `retrievals`. again_tokens: of the answer, from one retrieval to the next; 0 where the
+    first one is all.
     """
 
     task: Task
     prompts: PromptPair
-    context_tokens: int = 0
+    document_tokens: int = 0
+    history_tokens: int = 0
     retrieved: tuple[Chunk, ...] = ()
+    retrievals: int = 0
+    again_tokens: int = 0
     left_out: tuple[str, ...] = ()
     retrieval_s: float = 0.0
     notes: list[str] = field(default_factory=list)

@@ -12,7 +12,7 @@ from rapid_core.drafter_planning import DrafterPlanner, rank_document
 from rapid_core.errors import PromptTooLongError
 from rapid_core.plan import OnProgress, Plan
 from rapid_core.prompts import ChatPrompter
-from rapid_core.retrieval import Encoder, Searcher, fill, in_document_order, join
+from rapid_core.retrieval import Encoder, Searcher, drift, fill, in_document_order, join
 from rapid_core.several_documents import joined, name_of, whole_that_fit
 
 # A prompt leaves the answer its max_new_tokens, but a window is never reserved for more than this part.
@@ -80,13 +80,38 @@ class Planner:
         the caller do not fit.
         """
         started = time.perf_counter()
-        # A drafter whose window fills up stops drafting: its answer needs no more room than this.
-        reserve = min(reserve, self._drafter_window // LARGEST_RESERVE)
         if not drafts:
             plan.notes.append(SPECULATION_OFF)
-        elif not self._drafter_planner.plan(plan, reserve, on_progress):
+        elif not self._drafter_planner.plan(plan, self._drafter_reserve(reserve), on_progress):
             self._plan_same_prompt(plan, drafts_without_context)
         plan.retrieval_s += time.perf_counter() - started
+
+    def plan_again(
+        self, plan: Plan, answer: str, answered: int, *, reserve: int, on_progress: OnProgress
+    ) -> tuple[int, ...] | None:
+        """Choose passages by the question and the end of the `answer` so far, and complete `plan` with them.
+
+        answered: tokens of the answer. Returns the drafter's prompt, or None where the one that it has stays:
+        too little of the passages is new.
+        """
+        started = time.perf_counter()
+        again = Plan(replace(plan.task, answer=answer), plan.prompts, plan.document_tokens)
+        self._drafter_planner.plan(again, self._drafter_reserve(reserve, answered), on_progress)
+        plan.retrieval_s += time.perf_counter() - started
+        plan.retrievals += again.retrievals
+        new = drift(plan.retrieved, again.retrieved)
+        if not new:
+            return None
+        plan.notes.append(
+            f"searched again behind {answered:,} tokens of the answer: {len(new)} of {len(again.retrieved)} passages "
+            "that the drafter reads from there on are new"
+        )
+        plan.prompts, plan.retrieved = again.prompts, again.retrieved
+        return plan.prompts.drafter_ids
+
+    def _drafter_reserve(self, reserve: int, answered: int = 0) -> int:
+        """Tokens of the answer that the drafter's window leaves room for: where it fills up, drafting stops."""
+        return min(reserve, answered + self._drafter_window // LARGEST_RESERVE)
 
     def warm_up(self) -> None:
         """Load the encoder and the store."""

@@ -68,6 +68,19 @@ def test_json_is_one_object_with_everything_in_it(rapid, path, folder, document)
     assert any("Lima" in document[chunk["start"] : chunk["end"]] for chunk in found["retrieved"])
 
 
+def test_a_budget_is_a_number_of_tokens_or_the_name_of_a_rule(rapid, path, folder):
+    words = ("ask", path, "Who lives in Lima?", "--target", folder, "--json", "--max-new-tokens", "2", "--budget")
+    tokens = {
+        budget: sum(c["end"] - c["start"] for c in json.loads(rapid(*words, budget)[1])["retrieved"])
+        for budget in ("150", "300")
+    }
+    assert 0 < tokens["150"] <= 150 < tokens["300"] <= 300
+    notes = json.loads(rapid(*words, "auto")[1])["stats"]["notes"]
+    assert [note for note in notes if note.startswith("budget='auto' for the document: ")]
+    status, _, err = rapid(*words, "much")
+    assert status == 1 and "budget must be a whole number, 'paper' or 'auto', got 'much'" in err
+
+
 def test_every_option_reaches_the_engine(rapid, path, folder):
     base = ("ask", path, "Who lives in Lima?", "--target", folder, "--json", "--max-new-tokens", "12")
     sampled = ("--temperature", "1", "--top-p", "0.9", "--seed", "5")

@@ -35,6 +35,12 @@ from rapid_core import OptionError, RapidError, Retrieval, Sampling, Speculation
         (lambda: Sampling(seed=-3), "seed must be at least 0, got -3"),
         (lambda: Retrieval(chunk_tokens=1), "chunk_tokens must be at least 16, got 1"),
         (lambda: Retrieval(encoder=""), "encoder must be a hub name"),
+        (lambda: Retrieval(budget="all"), "budget must be a whole number, 'paper' or 'auto', got 'all'"),
+        (lambda: Retrieval(budget=0), "budget must be at least 1, got 0"),
+        (lambda: Retrieval(budget=True), "budget must be a whole number, got True"),
+        (lambda: Retrieval(budget=None), "budget must be a whole number, got None"),
+        (lambda: Retrieval(again_tokens=-1), "again_tokens must be at least 0, got -1"),
+        (lambda: Retrieval(again_tokens="often"), "again_tokens must be a whole number, got 'often'"),
         (lambda: Retrieval(threshold=2), "threshold must be at least -1 and at most 1, got 2"),
     ],
 )
