@@ -275,7 +275,7 @@ def test_a_drafter_that_still_waits_takes_the_new_prompt_in_its_place():
     waiting = WaitingPrompt([1, 2, 3], lambda ids: read.append(("first", list(ids))))
     sampler = Sampler(Sampling(), 5, (), CPU, 0)
     drafter = RagDrafter(runner, sampler, Speculation(), frozenset(), waiting=waiting)
-    drafter.commit([4, 4])
+    drafter.commit([4, 4], 0)
 
     def prefill(ids):
         read.append(("second", list(ids)))
@@ -283,7 +283,7 @@ def test_a_drafter_that_still_waits_takes_the_new_prompt_in_its_place():
 
     drafter.reread(WaitingPrompt([2, 2], prefill))
     assert (drafter.waiting, drafter.room) == (4, runner.window - 4 + 1)
-    drafter.commit([3])
+    drafter.commit([3], 0)
     drafter.propose(1, 1)
     assert read == [("second", [2, 2, 4, 4, 3])]
 
