@@ -193,9 +193,9 @@ class DrafterPlanner:
         near = len(above(best, self._retrieval.threshold))
         if self._retrieval.budget != "auto" or near == 0:
             return _Found(passages, ranked, near, tokens)
-        sizes = (self._prompter.count_tokens(chunk.text + SEPARATOR) for chunk in best)
-        read = accumulate(sizes)
-        least = sum(1 for _ in takewhile(lambda length: length <= least_tokens(tokens, self._retrieval), read))
+        # The smaller of the paper's two lengths is read in any case, and the best passage.
+        lengths = accumulate(self._prompter.count_tokens(chunk.text + SEPARATOR) for chunk in best)
+        least = sum(1 for _ in takewhile(lambda length: length <= least_tokens(tokens, self._retrieval), lengths))
         standing_out = falls_off([chunk.score for chunk in best])
         return _Found(passages, ranked, min(near, max(least, standing_out)), tokens, standing_out)
 

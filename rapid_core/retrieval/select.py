@@ -58,7 +58,8 @@ def falls_off(scores: Sequence[float]) -> int:
     if not scores:
         return 0
     common = median(scores)
-    return sum(score - common >= STANDS_OUT * (max(scores) - common) for score in scores)
+    needed = STANDS_OUT * (max(scores) - common)
+    return sum(score - common >= needed for score in scores)
 
 
 def drift(before: Iterable[Chunk], now: Sequence[Chunk]) -> list[Chunk]:
