@@ -118,7 +118,9 @@ class RapidEngine:
             self._target,
             self._drafter,
             prompter=self._prompter,
-            preparer=Preparer(self._planner, self._target, self._drafter, encoder_device=encoder_device),
+            preparer=Preparer(
+                self._planner, self._prompter, self._target, self._drafter, encoder_device=encoder_device
+            ),
             keeper=self._keeper,
         )
         self._turns = Turns()
