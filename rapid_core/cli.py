@@ -17,12 +17,14 @@ from rich.text import Text
 
 from rapid_core.bench.command import bench
 from rapid_core.command_options import (
+    DEFAULT_ETA,
     DeviceOption,
     DrafterDeviceOption,
     DrafterOption,
     DtypeOption,
     EncoderOption,
     TargetOption,
+    number_or_word,
 )
 from rapid_core.config import Fit, Retrieval, Sampling, Speculation
 from rapid_core.context import read_messages
@@ -62,7 +64,12 @@ Doc = Annotated[
 GammaOption = Annotated[
     str, typer.Option(help="Draft tokens a round; 'auto' chooses each round who drafts and how many.")
 ]
-EtaOption = Annotated[float, typer.Option(help="Strength of the knowledge transfer; 0 is lossless.")]
+EtaOption = Annotated[
+    str,
+    typer.Option(
+        help="Strength of the knowledge transfer; 0 is lossless, and 'auto' sets it by what the passages are worth."
+    ),
+]
 TemperatureOption = Annotated[float, typer.Option(help="0 is greedy.")]
 TopPOption = Annotated[float, typer.Option(help="Nucleus sampling; 1 is off.")]
 SeedOption = Annotated[int | None, typer.Option(help="The same seed gives the same text.")]
@@ -90,7 +97,7 @@ def ask(
     drafter_device: DrafterDeviceOption = None,
     dtype: DtypeOption = "auto",
     gamma: GammaOption = "auto",
-    eta: EtaOption = 10.0,
+    eta: EtaOption = DEFAULT_ETA,
     temperature: TemperatureOption = 0.0,
     top_p: TopPOption = 1.0,
     seed: SeedOption = None,
@@ -145,7 +152,7 @@ def chat(
     drafter_device: DrafterDeviceOption = None,
     dtype: DtypeOption = "auto",
     gamma: GammaOption = "auto",
-    eta: EtaOption = 10.0,
+    eta: EtaOption = DEFAULT_ETA,
     temperature: TemperatureOption = 0.0,
     top_p: TopPOption = 1.0,
     seed: SeedOption = None,
@@ -248,9 +255,12 @@ def _print_error(error: Exception) -> None:
     Console(stderr=True, highlight=False).print(Text(f"error: {error}", style="red"), soft_wrap=True)
 
 
-def _speculation(gamma: str, eta: float, off: bool) -> Speculation:
+def _speculation(gamma: str, eta: str, off: bool) -> Speculation:
     number = gamma.removeprefix("-")
-    checked = Speculation(gamma=int(gamma) if number.isdecimal() else gamma, eta=eta)  # type: ignore[arg-type]
+    checked = Speculation(
+        gamma=int(gamma) if number.isdecimal() else gamma,  # type: ignore[arg-type]
+        eta=number_or_word(eta),  # type: ignore[arg-type]
+    )
     return Speculation.off() if off else checked
 
 

@@ -12,12 +12,14 @@ from rich.console import Console
 
 from rapid_core.bench.options import KINDS, METHODS, BenchOptions
 from rapid_core.command_options import (
+    DEFAULT_ETA,
     DeviceOption,
     DrafterDeviceOption,
     DrafterOption,
     DtypeOption,
     EncoderOption,
     TargetOption,
+    number_or_word,
 )
 from rapid_core.documents import PYTHON_REFERENCE, read_document
 from rapid_core.errors import OptionError
@@ -43,7 +45,9 @@ def bench(
         PYTHON_REFERENCE
     ),
     gamma: Annotated[int | None, typer.Option(help="Draft tokens a round; left to the engine unless given.")] = None,
-    eta: Annotated[float, typer.Option(help="Strength of the knowledge transfer, for the method 'transfer'.")] = 10.0,
+    eta: Annotated[
+        str, typer.Option(help="Strength of the knowledge transfer, for the method 'transfer': a number or 'auto'.")
+    ] = DEFAULT_ETA,
     compile_steps: Annotated[
         bool, typer.Option("--compile", help="Compile our decoding steps, and record CUDA graphs of them on a GPU.")
     ] = False,
@@ -77,7 +81,7 @@ def bench(
         kinds=_words(kinds),
         document=document,
         gamma=gamma,
-        eta=eta,
+        eta=number_or_word(eta),  # type: ignore[arg-type]
         compile=compile_steps,
         random_weights=random_weights,
         acceptance=acceptance,
