@@ -33,6 +33,7 @@ from rapid_core.loading import (
 )
 from rapid_core.planning import Planner
 from rapid_core.prompts import ChatPrompter
+from rapid_core.question import Reader
 from rapid_core.retrieval import Encoder
 from rapid_core.runner import ModelRunner, check_rewind, refuse_recurrent
 from rapid_core.tool_use import Tool, ToolUse
@@ -119,7 +120,10 @@ class RapidEngine:
             self._drafter,
             prompter=self._prompter,
             preparer=Preparer(
-                self._planner, self._prompter, self._target, self._drafter, encoder_device=encoder_device
+                self._planner,
+                Reader(self._target, self._prompter),
+                Reader(self._drafter, self._prompter),
+                encoder_device=encoder_device,
             ),
             keeper=self._keeper,
         )

@@ -14,9 +14,7 @@ from rapid_core.config import Fit, Sampling, Speculation
 from rapid_core.context import Task
 from rapid_core.plan import OnProgress, Plan
 from rapid_core.planning import Planner
-from rapid_core.prompts import ChatPrompter
 from rapid_core.question import Reader, weigh
-from rapid_core.runner import ModelRunner
 from rapid_core.transfer import Evidence, auto_eta, in_words
 
 
@@ -71,24 +69,15 @@ class Preparer:
 
     The target prefills while passages are retrieved, and while the drafter prefills where it is
     another model: a model that attends in two threads would have its attention switched under it.
-    prompter: of the drafter's vocabulary.
     """
 
-    def __init__(
-        self,
-        planner: Planner,
-        prompter: ChatPrompter,
-        target: ModelRunner,
-        drafter: ModelRunner,
-        *,
-        encoder_device: str,
-    ) -> None:
+    def __init__(self, planner: Planner, target: Reader, drafter: Reader, *, encoder_device: str) -> None:
         self._planner = planner
-        self._prompter = prompter
-        self._target = target
-        self._drafter = drafter
+        self._readers = target, drafter
+        self._target = target.runner
+        self._drafter = drafter.runner
         self._encoder_device = torch.device(encoder_device)
-        self._two_models = target.model is not drafter.model
+        self._two_models = target.runner.model is not drafter.runner.model
 
     def plan(self, task: Task, sampling: Sampling, speculation: Speculation, fit: Fit, on_progress: OnProgress) -> Plan:
         """Both prompts, one after the other."""
@@ -197,8 +186,7 @@ class Preparer:
         """Make eta="auto" a number, before anything is drawn."""
         plan, started = prepared.plan, time.perf_counter()
         if plan.prompts.drafter_ids is not None:
-            target, drafter = (Reader(runner, self._prompter) for runner in (self._target, self._drafter))
-            prepared.evidence = weigh(plan.task, target, drafter)
+            prepared.evidence = weigh(plan.task, *self._readers)
             plan.notes.append(in_words(prepared.evidence))
         prepared.speculation = replace(prepared.speculation, eta=auto_eta(prepared.evidence))
         prepared.draft_prefill_s += time.perf_counter() - started

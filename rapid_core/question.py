@@ -15,8 +15,9 @@ from rapid_core.transfer import Evidence
 
 # The beginning of a long question tells enough; its logits are a matrix with a row for each token.
 MOST_CHARACTERS = 256
-# What stands behind the question is read twice, and a question before more tokens than this is not weighed.
-MOST_BEHIND = 512
+# What stands behind the question is read again, and what stands before it in its message a second time:
+# with more tokens than this in either place it is not weighed.
+MOST_AROUND = 512
 # A token that a model rules out is as improbable as this, so that sums stay numbers.
 LEAST_LOG_PROBABILITY = -30.0
 
@@ -40,9 +41,10 @@ class _Place:
     in_alone: int
 
     @property
-    def behind(self) -> int:
-        """Tokens of the prompt behind the question."""
-        return len(self.prompt) - self.in_prompt - len(self.ids)
+    def costs_little(self) -> bool:
+        """Whether few tokens stand around the question."""
+        behind = len(self.prompt) - self.in_prompt - len(self.ids)
+        return max(behind, self.in_alone) <= MOST_AROUND
 
 
 def weigh(task: Task, target: Reader, drafter: Reader) -> Evidence | None:
@@ -53,21 +55,21 @@ def weigh(task: Task, target: Reader, drafter: Reader) -> Evidence | None:
     """
     behind = _behind_the_passages(task)
     for text in dict.fromkeys((task.query, behind)):
-        places = [_find(text[:MOST_CHARACTERS], behind, reader) for reader in (target, drafter)]
-        if text in behind and all(place is not None and place.behind <= MOST_BEHIND for place in places):
-            break
-    else:
-        return None
-    gains: list[float] = []
-    by_itself = 0.0
-    for reader, place in zip((target, drafter), places, strict=True):
-        assert place is not None
-        count = len(place.ids)
-        # With one set of weights the question alone is read once.
-        if not gains or drafter.runner.model is not target.runner.model:
-            by_itself = _alone(reader.runner, place)
-        gains.append(_log_probability(reader.runner, place.prompt, place.in_prompt, count) - by_itself)
-    return Evidence(document=gains[0], passages=gains[1])
+        if text in behind:
+            of_target, of_drafter = (_find(text[:MOST_CHARACTERS], behind, reader) for reader in (target, drafter))
+            if of_target and of_drafter and of_target.costs_little and of_drafter.costs_little:
+                return _weigh(target.runner, of_target, drafter.runner, of_drafter)
+    return None
+
+
+def _weigh(target: ModelRunner, of_target: _Place, drafter: ModelRunner, of_drafter: _Place) -> Evidence:
+    alone_target = alone_drafter = _alone(target, of_target)
+    # With one set of weights the question alone is read once.
+    if drafter.model is not target.model:
+        alone_drafter = _alone(drafter, of_drafter)
+    behind_document = _log_probability(target, of_target.prompt, of_target.in_prompt, len(of_target.ids))
+    behind_passages = _log_probability(drafter, of_drafter.prompt, of_drafter.in_prompt, len(of_drafter.ids))
+    return Evidence(document=behind_document - alone_target, passages=behind_passages - alone_drafter)
 
 
 def _behind_the_passages(task: Task) -> str:
@@ -118,8 +120,10 @@ def _log_probability(runner: ModelRunner, sequence: Sequence[int], place: int, c
     """
     runner.rewind(place - 1)
     ids = torch.tensor(sequence[place - 1 : -1], dtype=torch.long, device=runner.device)
-    wanted = torch.tensor(sequence[place : place + count], dtype=torch.long, device=runner.device)
-    found = runner.forward(ids[:count], count).log_softmax(dim=-1).gather(-1, wanted.unsqueeze(-1))
+    logits = runner.forward(ids[:count], count)
+    # wanted: [count, 1]
+    wanted = torch.tensor(sequence[place : place + count], device=logits.device).unsqueeze(-1)
+    found = logits.log_softmax(dim=-1).gather(-1, wanted)
     if len(ids) > count:
         runner.forward(ids[count:], 1)
     runner.confirm()

@@ -156,7 +156,7 @@ def test_where_the_question_is_not_behind_the_passages_nothing_is_transferred(do
     elif case == "before a tool's result":
         prompt = [user(QUESTION), call("search", f'{{"query": "{QUESTION}"}}'), result("nothing")]
     elif case == "far before the end":
-        monkeypatch.setattr(question, "MOST_BEHIND", 4)
+        monkeypatch.setattr(question, "MOST_AROUND", 4)
     else:
         prompt = [user("a?")]
     with tiny_engine() as engine:
