@@ -98,7 +98,7 @@ class Request:
 
 def _drafter_may_wait(speculation: Speculation) -> bool:
     """Without transfer it may turn out that nobody needs the drafter's drafts, nor its prompt."""
-    return speculation.gamma == "auto" and speculation.eta == 0
+    return speculation.gamma == "auto" and not speculation.transfers
 
 
 class Answerer:
@@ -220,7 +220,7 @@ class Answerer:
     def _stats(
         self, prepared: Prepared, counts: Counts, seed: int, tokens: int, first_token_s: float, decode_s: float
     ) -> Stats:
-        plan = prepared.plan
+        plan, evidence = prepared.plan, prepared.evidence
         drafts = plan.prompts.drafter_ids is not None
         notes = [*plan.notes, *self._target.notes, *(self._drafter.notes if drafts else ())]
         if counts.drafter_full:
@@ -233,6 +233,9 @@ class Answerer:
             looked_up=counts.looked_up,
             looked_up_accepted=counts.looked_up_accepted,
             transferred=counts.transferred,
+            eta=prepared.speculation.fixed_eta if drafts else None,
+            passages_gain=evidence.passages if evidence is not None else None,
+            document_gain=evidence.document if evidence is not None else None,
             drafter_prompt_tokens=len(plan.prompts.drafter_ids or ()),
             drafter_cached_tokens=prepared.draft_cached,
             context_tokens=plan.document_tokens + plan.history_tokens,
@@ -266,7 +269,7 @@ class Answerer:
         is_cancelled: IsCancelled,
     ) -> Decoder:
         prompts, size = prepared.plan.prompts, self._target.vocab_size
-        index, pacer = self._pacing(request, prompts)
+        index, pacer = self._pacing(request.sampling, prepared)
         drafter = again = None
         if prompts.drafter_ids is not None:
             # Drafts must not be drawn with the numbers that decide about them: another seed.
@@ -281,7 +284,7 @@ class Answerer:
             drafter = RagDrafter(
                 self._drafter,
                 sampler,
-                request.speculation,
+                prepared.speculation,
                 self._loaded.eos_ids,
                 vocabulary=self._vocabulary,
                 waiting=self._waiting(request, prepared, reserve, progress),
@@ -293,7 +296,7 @@ class Answerer:
             self._target,
             drafter,
             Sampler(request.sampling, size, prompts.target_ids, self._target.device, seed, matcher),
-            request.speculation,
+            prepared.speculation,
             max_new_tokens=request.sampling.max_new_tokens,
             eos_ids=self._loaded.eos_ids,
             is_cancelled=is_cancelled,
@@ -338,7 +341,7 @@ class Answerer:
     def _waiting(self, request: Request, prepared: Prepared, reserve: int, progress: Progress) -> WaitingPrompt | None:
         """The drafter's prompt where it is read when the first draft is asked for."""
         drafter_ids = prepared.plan.prompts.drafter_ids
-        if drafter_ids is None or not _drafter_may_wait(request.speculation):
+        if drafter_ids is None or not prepared.drafter_may_wait:
             return None
         # With sampling a prompt that happens to be read counts as waiting too: how many cores were
         # free must not change what a seed gives.
@@ -349,9 +352,9 @@ class Answerer:
     def _reader(self, prepared: Prepared, reserve: int, progress: Progress) -> Callable[[list[int]], None]:
         return lambda ids: self._preparer.prefill_drafter(prepared, ids, reserve=reserve, on_progress=progress)
 
-    def _pacing(self, request: Request, prompts: PromptPair) -> tuple[NgramIndex | None, Pacer | None]:
+    def _pacing(self, sampling: Sampling, prepared: Prepared) -> tuple[NgramIndex | None, Pacer | None]:
         """What gamma="auto" needs: where to look drafts up, and who chooses."""
-        speculation, sampling = request.speculation, request.sampling
+        speculation, prompts = prepared.speculation, prepared.plan.prompts
         if not speculation.enabled or speculation.gamma != "auto":
             return None, None
         # The answer goes on behind the last text, which ends as the other one does. In another
@@ -361,7 +364,7 @@ class Answerer:
             texts.append(prompts.drafter_ids)
         pacer = Pacer(
             *self.costs,
-            transfer=speculation.eta > 0 and prompts.drafter_ids is not None,
+            transfer=speculation.transfers and prompts.drafter_ids is not None,
             greedy=sampling.greedy,
         )
         return NgramIndex(*texts), pacer

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from rapid_core.bench.command import bench
 from rapid_core.command_options import (
+    DEFAULT_ETA,
     DeviceMapOption,
     DeviceOption,
     DrafterDeviceMapOption,
@@ -29,6 +30,7 @@ from rapid_core.command_options import (
     ModelChoice,
     QuantizationOption,
     TargetOption,
+    number_or_word,
     read_device_map,
 )
 from rapid_core.config import Fit, Retrieval, Sampling, Speculation
@@ -69,7 +71,12 @@ Doc = Annotated[
 GammaOption = Annotated[
     str, typer.Option(help="Draft tokens a round; 'auto' chooses each round who drafts and how many.")
 ]
-EtaOption = Annotated[float, typer.Option(help="Strength of the knowledge transfer; 0 is lossless.")]
+EtaOption = Annotated[
+    str,
+    typer.Option(
+        help="Strength of the knowledge transfer; 0 is lossless, and 'auto' sets it by what the passages are worth."
+    ),
+]
 TemperatureOption = Annotated[float, typer.Option(help="0 is greedy.")]
 TopPOption = Annotated[float, typer.Option(help="Nucleus sampling; 1 is off.")]
 SeedOption = Annotated[int | None, typer.Option(help="The same seed gives the same text.")]
@@ -109,7 +116,7 @@ def ask(
     quantization: QuantizationOption = None,
     drafter_quantization: DrafterQuantizationOption = None,
     gamma: GammaOption = "auto",
-    eta: EtaOption = 10.0,
+    eta: EtaOption = DEFAULT_ETA,
     temperature: TemperatureOption = 0.0,
     top_p: TopPOption = 1.0,
     seed: SeedOption = None,
@@ -183,7 +190,7 @@ def chat(
     quantization: QuantizationOption = None,
     drafter_quantization: DrafterQuantizationOption = None,
     gamma: GammaOption = "auto",
-    eta: EtaOption = 10.0,
+    eta: EtaOption = DEFAULT_ETA,
     temperature: TemperatureOption = 0.0,
     top_p: TopPOption = 1.0,
     seed: SeedOption = None,
@@ -300,18 +307,14 @@ def _print_error(error: Exception) -> None:
     Console(stderr=True, highlight=False).print(Text(f"error: {error}", style="red"), soft_wrap=True)
 
 
-def _speculation(gamma: str, eta: float, off: bool) -> Speculation:
-    checked = Speculation(gamma=_number_or_name(gamma), eta=eta)  # type: ignore[arg-type]
+def _speculation(gamma: str, eta: str, off: bool) -> Speculation:
+    checked = Speculation(gamma=number_or_word(gamma), eta=number_or_word(eta))  # type: ignore[arg-type]
     return Speculation.off() if off else checked
 
 
 def _retrieval(encoder: str | None, budget: str) -> Retrieval:
     named = {"encoder": encoder} if encoder is not None else {}
-    return Retrieval(budget=_number_or_name(budget), **named)  # type: ignore[arg-type]
-
-
-def _number_or_name(text: str) -> int | str:
-    return int(text) if text.removeprefix("-").isdecimal() else text
+    return Retrieval(budget=number_or_word(budget), **named)  # type: ignore[arg-type]
 
 
 def _load(console: Console, models: ModelChoice, retrieval: Retrieval, *, searches: bool) -> RapidEngine:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rapid_core.config import Speculation
 from rapid_core.errors import OptionError
 
 TargetOption = Annotated[str, typer.Option(help="Model that reads everything: hub name, folder, .gguf file or 'demo'.")]
@@ -63,3 +64,16 @@ def read_device_map(text: str | None) -> str | dict[str, str | int] | None:
             raise OptionError(f"a device map is a name, or module=device with commas between them, got {text!r}")
         found[module] = int(device) if device.isdecimal() else device
     return found
+
+
+DEFAULT_ETA = f"{Speculation().eta:g}"
+
+
+def number_or_word(text: str) -> int | float | str:
+    """An option that is a number or a word, as the options of the library take it."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -163,14 +163,15 @@ class Speculation:
     which may check looked-up tokens. With eta > 0 every position that the
     drafter's window reaches then has the transfer. A number
     means exactly that: the drafter, so many tokens, and the target's own token behind them.
-    eta: strength of the knowledge transfer; 0 is lossless.
+    eta: strength of the knowledge transfer; 0 is lossless. "auto" sets it for each question
+    by how much the drafter's passages keep of what the document tells about it, see `rapid_core.transfer`.
     tail, alpha: the tail cut of the transfer, see `rapid_core.verification.augmented_target`.
     draft_confidence: end a draft after a token to which the drafter gave less; 0 is off.
     enabled: False is plain decoding by the target.
     """
 
     gamma: int | Literal["auto"] = "auto"
-    eta: float = 10.0
+    eta: float | Literal["auto"] = 10.0
     tail: Tail = "reference"
     alpha: float = 0.1
     draft_confidence: float = 0.0
@@ -181,11 +182,26 @@ class Speculation:
             raise OptionError(f"gamma must be a whole number or 'auto', got {self.gamma!r}")
         if self.gamma != "auto":
             object.__setattr__(self, "gamma", _whole("gamma", self.gamma, 1))
-        object.__setattr__(self, "eta", _real("eta", self.eta, 0, LARGEST_ETA))
+        if isinstance(self.eta, str) and self.eta != "auto":
+            raise OptionError(f"eta must be a number or 'auto', got {self.eta!r}")
+        if self.eta != "auto":
+            object.__setattr__(self, "eta", _real("eta", self.eta, 0, LARGEST_ETA))
         object.__setattr__(self, "alpha", _real("alpha", self.alpha, 0, 1))
         object.__setattr__(self, "draft_confidence", _real("draft_confidence", self.draft_confidence, 0, 1))
         check_choice("tail", self.tail, ("reference", "paper", None))
         check_choice("enabled", self.enabled, (True, False))
+
+    @property
+    def transfers(self) -> bool:
+        """Whether the drafter's focus may reach the answer, so that drafted positions are not lossless."""
+        return self.eta == "auto" or self.eta > 0
+
+    @property
+    def fixed_eta(self) -> float:
+        """`eta` as a number; raises `OptionError` where it is still "auto"."""
+        if self.eta == "auto":
+            raise OptionError("eta must be a number while decoding, got 'auto'; RapidEngine makes it one")
+        return self.eta
 
     @classmethod
     def lossless(cls, **options: Any) -> Speculation:

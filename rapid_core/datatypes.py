@@ -239,7 +239,10 @@ class Stats:
     drafted: "nobody", "lookup" (straight to the target) or "drafter". Of `looked_up` tokens that
     the drafter checked, `looked_up_accepted` became its drafts. `accepted` counts what the target
     accepted, behind a stop string too; `transferred` the emitted tokens whose choice had the
-    drafter's transfer (eta > 0 at a position that it drafted). `context_tokens` counts what was
+    drafter's transfer (eta > 0 at a position that it drafted). `eta` is the strength that it had,
+    chosen where "auto" was asked for, and None without a drafter. It was chosen from `passages_gain` and
+    `document_gain`, the nats by which the drafter's passages and the target's document make the
+    question more probable; None where nobody asked or it is not known. `context_tokens` counts what was
     searched: the document that the target read, and the passages of a history. `retrieved` holds the
     passages that the drafter read last, those of the document and then those of the history.
     `retrievals` counts the searches for them: one, and those that were made again with the answer so
@@ -256,6 +259,9 @@ class Stats:
     looked_up: int = 0
     looked_up_accepted: int = 0
     transferred: int = 0
+    eta: float | None = None
+    passages_gain: float | None = None
+    document_gain: float | None = None
     drafter_prompt_tokens: int = 0
     drafter_cached_tokens: int = 0
     context_tokens: int = 0

@@ -160,7 +160,7 @@ class Decoder:
 
     @property
     def _transfers(self) -> bool:
-        return self._speculation.eta > 0
+        return self._speculation.transfers
 
     def _left(self) -> int:
         """Tokens that the answer may still have: its limit, or what the target's window holds."""
@@ -213,7 +213,7 @@ class Decoder:
         raw = self._target.forward(torch.cat((pending, drafts)), len(drafts) + 1)
         logits = self._sampler.logits(raw, drafts)
         # What was looked up is in no drafter's focus: there is nothing to transfer.
-        eta = options.eta if proposal.probs is not None else 0.0
+        eta = options.fixed_eta if proposal.probs is not None else 0.0
         shared = proposal.shared.to(device) if proposal.shared is not None else None
         if self._sampler.sampling.greedy:
             if proposal.probs is None:

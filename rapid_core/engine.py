@@ -27,6 +27,7 @@ from rapid_core.memory import is_out_of_memory, out_of_memory
 from rapid_core.placement import DeviceMap
 from rapid_core.planning import Planner
 from rapid_core.prompts import ChatPrompter
+from rapid_core.question import Reader
 from rapid_core.retrieval import Encoder
 from rapid_core.roles import load_roles
 from rapid_core.runner import ModelRunner, check_rewind, refuse_recurrent
@@ -115,10 +116,12 @@ class RapidEngine:
         for runner in (self._target, self._drafter):
             # A compiler that is missing is found here, and not behind a long prefill.
             runner.compile_steps(1)
-        self._prompter = ChatPrompter(target.tokenizer, target.eos_ids)
+        self._prompter = drafter_prompter = ChatPrompter(target.tokenizer, target.eos_ids)
+        if not shared:
+            drafter_prompter = _drafter_prompter(self.drafter, self._prompter, pairing.vocabulary)
         self._planner = Planner(
             self._prompter,
-            self._prompter if shared else _drafter_prompter(self.drafter, self._prompter, pairing.vocabulary),
+            drafter_prompter,
             self.retrieval,
             window=self._target.window,
             drafter_window=self._drafter.window,
@@ -132,7 +135,12 @@ class RapidEngine:
             self._drafter,
             vocabulary=pairing.vocabulary,
             prompter=self._prompter,
-            preparer=Preparer(self._planner, self._target, self._drafter, encoder_device=encoder_device),
+            preparer=Preparer(
+                self._planner,
+                Reader(self._target, self._prompter),
+                Reader(self._drafter, drafter_prompter),
+                encoder_device=encoder_device,
+            ),
             keeper=self._keeper,
         )
         self._turns = Turns()

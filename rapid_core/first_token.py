@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -14,7 +14,8 @@ from rapid_core.config import Fit, Sampling, Speculation
 from rapid_core.context import Task
 from rapid_core.plan import OnProgress, Plan
 from rapid_core.planning import Planner
-from rapid_core.runner import ModelRunner
+from rapid_core.question import Reader, weigh
+from rapid_core.transfer import Evidence, auto_eta, in_words
 
 
 class _StoppedError(BaseException):
@@ -45,15 +46,20 @@ class _Together:
 class Prepared:
     """Two roles that can answer. Seconds are what each prefill took by itself; counts are of reused tokens.
 
-    drafter_ready: whether the drafter has read its prompt. waited_s: of its prefills, what passed
-    after the first token's preparation, while it was already decoding.
+    speculation: as it was asked for, with an eta that is a number. evidence: what the passages are
+    worth, where that number hangs on it and it is known. drafter_may_wait: whether the drafter was
+    allowed not to read its prompt; drafter_ready: whether it has. waited_s: of its prefills, what
+    passed after the first token's preparation, while it was already decoding.
     """
 
     plan: Plan
+    speculation: Speculation
     cached: int = 0
     draft_cached: int = 0
     prefill_s: float = 0.0
     draft_prefill_s: float = 0.0
+    evidence: Evidence | None = None
+    drafter_may_wait: bool = False
     drafter_ready: bool = False
     waited_s: float = 0.0
 
@@ -65,12 +71,13 @@ class Preparer:
     another model: a model that attends in two threads would have its attention switched under it.
     """
 
-    def __init__(self, planner: Planner, target: ModelRunner, drafter: ModelRunner, *, encoder_device: str) -> None:
+    def __init__(self, planner: Planner, target: Reader, drafter: Reader, *, encoder_device: str) -> None:
         self._planner = planner
-        self._target = target
-        self._drafter = drafter
+        self._readers = target, drafter
+        self._target = target.runner
+        self._drafter = drafter.runner
         self._encoder_device = torch.device(encoder_device)
-        self._two_models = target.model is not drafter.model
+        self._two_models = target.runner.model is not drafter.runner.model
 
     def plan(self, task: Task, sampling: Sampling, speculation: Speculation, fit: Fit, on_progress: OnProgress) -> Plan:
         """Both prompts, one after the other."""
@@ -96,7 +103,17 @@ class Preparer:
         thread, never from two at once. What it raises, or either side, ends both within a chunk
         and is raised once; both runners stay valid.
         """
-        prepared = Prepared(self._plan_target(task, sampling, fit, on_progress))
+        prepared = Prepared(
+            self._plan_target(task, sampling, fit, on_progress), speculation, drafter_may_wait=drafter_may_wait
+        )
+        self._read(prepared, sampling, reserve, on_progress)
+        if prepared.speculation.eta == "auto":
+            self._choose_eta(prepared)
+        return prepared
+
+    def _read(self, prepared: Prepared, sampling: Sampling, reserve: int, on_progress: OnProgress) -> None:
+        """Choose the passages and prefill both roles."""
+        speculation, drafter_may_wait = prepared.speculation, prepared.drafter_may_wait
         beside = speculation.enabled and pays_side_by_side(
             self._target.device, self._drafter.device, self._encoder_device
         )
@@ -105,7 +122,7 @@ class Preparer:
             self._prefill_target(prepared, reserve, on_progress)
             if not drafter_may_wait:
                 self._prefill_drafter(prepared, reserve, on_progress)
-            return prepared
+            return
         both = _Together(on_progress)
 
         def read() -> None:
@@ -130,7 +147,6 @@ class Preparer:
                 raise
         if not self._two_models and not drafter_may_wait:
             self._prefill_drafter(prepared, reserve, on_progress)
-        return prepared
 
     def prefill_drafter(self, prepared: Prepared, ids: list[int], *, reserve: int, on_progress: OnProgress) -> None:
         """Let the drafter read a prompt and what was committed since, which are `ids`."""
@@ -174,6 +190,15 @@ class Preparer:
         if drafter_ids is not None:
             self.prefill_drafter(prepared, list(drafter_ids), reserve=reserve, on_progress=on_progress)
             prepared.waited_s = 0.0
+
+    def _choose_eta(self, prepared: Prepared) -> None:
+        """Make eta="auto" a number, before anything is drawn."""
+        plan, started = prepared.plan, time.perf_counter()
+        if plan.prompts.drafter_ids is not None:
+            prepared.evidence = weigh(plan.task, *self._readers)
+            plan.notes.append(in_words(prepared.evidence))
+        prepared.speculation = replace(prepared.speculation, eta=auto_eta(prepared.evidence))
+        prepared.draft_prefill_s += time.perf_counter() - started
 
 
 def pays_side_by_side(target: torch.device, drafter: torch.device, encoder: torch.device) -> bool:

@@ -247,6 +247,7 @@ def test_an_interrupted_benchmark_reports_what_it_has(folder, text, tmp_path, mo
         (("--gamma", "0"), "gamma must be at least 1, got 0"),
         (("--eta", "0"), "eta = 0 is the method 'lossless'"),
         (("--eta", "-1"), "eta must be at least 0"),
+        (("--eta", "much"), "eta must be a number or 'auto', got 'much'"),
         (("--acceptance", "0.5"), "acceptance is measured where weights are real, got 0.5; leave it out"),
         (("--plot", "curves.pdf"), "the plot is a PNG file, got 'curves.pdf'"),
         (("--json", "no/such/folder/bench.json"), "make the folder first"),

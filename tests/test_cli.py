@@ -90,6 +90,9 @@ def test_every_option_reaches_the_engine(rapid, path, folder):
     assert plain["stats"]["drafted"] == 0 and plain["retrieved"] == []
     lossless = json.loads(rapid(*base, "--eta", "0", "--gamma", "3")[1])
     assert lossless["answer"] == plain["answer"] and lossless["stats"]["transferred"] == 0
+    auto = json.loads(rapid(*base, "--eta", "auto")[1])["stats"]
+    assert auto["eta"] >= 0 and isinstance(auto["passages_gain"], float) and isinstance(auto["document_gain"], float)
+    assert any(note.startswith("eta='auto'") for note in auto["notes"])
     stop = plain["answer"][4:6]
     stopped = json.loads(rapid(*base, "--no-speculation", "--stop", stop)[1])
     assert stopped["answer"] == plain["answer"][: plain["answer"].find(stop)] and stopped["finish_reason"] == "stop"
@@ -215,6 +218,7 @@ def test_a_question_that_was_stopped_is_not_part_of_the_talk(rapid, path, folder
         (("{path}", "Who?", "--gamma", "0"), "gamma must be at least 1, got 0"),
         (("{path}", "Who?", "--eta", "-1"), "eta must be at least 0"),
         (("{path}", "Who?", "--eta", "nan"), "eta must be at least 0"),
+        (("{path}", "Who?", "--eta", "much"), "eta must be a number or 'auto', got 'much'"),
         (("{path}", "Who?", "--temperature", "-1"), "temperature must be at least 0"),
         (("{path}", "Who?", "--target", "/no/model"), "no model folder at '/no/model'"),
     ],

@@ -20,6 +20,8 @@ from rapid_core import OptionError, RapidError, Retrieval, Sampling, Speculation
         (lambda: Speculation(eta=-1), "eta must be at least 0 and at most 1e+06, got -1"),
         (lambda: Speculation(eta=math.nan), "eta must be at least 0 and at most 1e+06, got nan"),
         (lambda: Speculation(eta=math.inf), "eta must be at least 0 and at most 1e+06, got inf"),
+        (lambda: Speculation(eta="much"), "eta must be a number or 'auto', got 'much'"),
+        (lambda: Speculation(eta="auto").fixed_eta, "eta must be a number while decoding, got 'auto'"),
         (lambda: Speculation(tail="none"), "tail must be one of 'reference', 'paper', None, got 'none'"),
         (lambda: Speculation(alpha=1.5), "alpha must be at least 0 and at most 1, got 1.5"),
         (lambda: Sampling(temperature=-0.1), "temperature must be at least 0 and finite, got -0.1"),
@@ -79,3 +81,9 @@ def test_lossless_is_eta_zero_and_off_is_no_speculation():
     assert not Speculation.off().enabled
     with pytest.raises(OptionError, match="eta is 0 in lossless speculation, got 5"):
         Speculation.lossless(eta=5)
+
+
+def test_an_eta_that_is_chosen_later_counts_as_transfer():
+    assert Speculation(eta="auto").transfers and Speculation(eta=0.5).transfers
+    assert not Speculation.lossless().transfers
+    assert Speculation(eta=5).fixed_eta == 5.0

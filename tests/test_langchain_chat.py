@@ -175,6 +175,15 @@ def test_options_of_a_call_overrule_those_of_the_constructor():
     assert chat.engine.requests[0].speculation.eta == 0
 
 
+def test_eta_may_be_left_to_the_engine_and_the_statistics_say_what_it_chose(engine, document):
+    chat = ChatRapid(engine=engine, max_tokens=4, speculation={"eta": "auto"})
+    answer = chat.bind(rapid_context=document).invoke("Who lives in Lima?")
+    found = json.loads(json.dumps(answer.response_metadata["rapid"]))
+    assert found["eta"] >= 0 and isinstance(found["passages_gain"], float)
+    plain = chat.bind(rapid_context=document).invoke("Who lives in Lima?", speculation=Speculation.off())
+    assert plain.response_metadata["rapid"]["eta"] is None
+
+
 def test_stop_cuts_the_answer_whole_and_streamed():
     chat = chat_of("one two\nObservation: three", stop=["\nObservation:"])
     assert chat.invoke("hi").content == "one two"

@@ -168,6 +168,12 @@ def test_a_call_overrules_the_constructor():
     assert (cut.text, cut.raw["finish_reason"]) == ("one two", "length")
 
 
+def test_eta_may_be_left_to_the_engine_and_the_statistics_say_what_it_chose(engine, document):
+    llm = RapidLLM(engine=engine, max_tokens=4, speculation={"eta": "auto"})
+    found = llm.complete("Who lives in Lima?", rapid_context=document).raw["rapid"]
+    assert found["eta"] >= 0 and isinstance(found["passages_gain"], float)
+
+
 def test_a_stop_string_never_shows_in_a_stream():
     llm = llm_of("one two\nObservation: three", stop=["\nObservation:"])
     assert "".join(item.delta for item in llm.stream_complete("hi")) == "one two"

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from rapid_core.bench.options import KINDS, METHODS, BenchOptions
 from rapid_core.command_options import (
+    DEFAULT_ETA,
     DeviceMapOption,
     DeviceOption,
     DrafterDeviceMapOption,
@@ -23,6 +24,7 @@ from rapid_core.command_options import (
     EncoderOption,
     QuantizationOption,
     TargetOption,
+    number_or_word,
     read_device_map,
 )
 from rapid_core.documents import PYTHON_REFERENCE, read_document
@@ -54,7 +56,9 @@ def bench(
         PYTHON_REFERENCE
     ),
     gamma: Annotated[int | None, typer.Option(help="Draft tokens a round; left to the engine unless given.")] = None,
-    eta: Annotated[float, typer.Option(help="Strength of the knowledge transfer, for the method 'transfer'.")] = 10.0,
+    eta: Annotated[
+        str, typer.Option(help="Strength of the knowledge transfer, for the method 'transfer': a number or 'auto'.")
+    ] = DEFAULT_ETA,
     compile_steps: Annotated[
         bool, typer.Option("--compile", help="Compile our decoding steps, and record CUDA graphs of them on a GPU.")
     ] = False,
@@ -93,7 +97,7 @@ def bench(
         kinds=_words(kinds),
         document=document,
         gamma=gamma,
-        eta=eta,
+        eta=number_or_word(eta),  # type: ignore[arg-type]
         compile=compile_steps,
         random_weights=random_weights,
         acceptance=acceptance,

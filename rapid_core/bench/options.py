@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from rapid_core.config import Sampling, Speculation
 from rapid_core.documents import PYTHON_REFERENCE
@@ -62,7 +62,7 @@ class BenchOptions:
     kinds: tuple[str, ...] = KINDS
     document: str = PYTHON_REFERENCE
     gamma: int | None = None
-    eta: float = 10.0
+    eta: float | Literal["auto"] = 10.0
     compile: bool = False
     random_weights: str | None = None
     acceptance: float | None = None
@@ -83,7 +83,7 @@ class BenchOptions:
             )
         if "transfer" in self.methods and self.eta == 0:
             raise OptionError(
-                f"eta must be above 0 for the method 'transfer', got {self.eta:g}; eta = 0 is the method 'lossless'"
+                f"eta must be above 0 for the method 'transfer', got {self.eta}; eta = 0 is the method 'lossless'"
             )
         self._check_simulation()
         left_out = {name: NOT_SIMULATED[name] for name in self.methods if name in NOT_SIMULATED and self.simulated}

@@ -133,7 +133,9 @@ class Report:
 
 def label(method: str, options: BenchOptions) -> str:
     """What a method is called, with the eta that it had."""
-    return f"RAPID, eta = {options.eta:g}" if method == "transfer" else METHODS[method]
+    if method != "transfer":
+        return METHODS[method]
+    return f"RAPID, eta = {options.eta if options.eta == 'auto' else format(options.eta, 'g')}"
 
 
 def _rounded(found: Spread | float | None) -> float | None:
