@@ -330,6 +330,8 @@ def _load(console: Console, models: ModelChoice, retrieval: Retrieval, *, search
         engine = RapidEngine.load(**asdict(models), retrieval=retrieval)
         if searches:
             engine.warm_up()
+    if not engine.shared_vocabulary.is_whole:
+        console.print(f"of two vocabularies {engine.shared_vocabulary}", soft_wrap=True)
     return engine
 
 

@@ -132,6 +132,11 @@ class SharedVocabulary:
     shared: int
 
     @property
+    def is_whole(self) -> bool:
+        """Whether each token of either side is one of the other."""
+        return self.target_tokens == self.drafter_tokens == self.shared
+
+    @property
     def of_target(self) -> float:
         """The shared part of the target's tokens."""
         return self.shared / self.target_tokens

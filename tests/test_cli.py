@@ -56,6 +56,15 @@ def test_ask_prints_the_answer_alone_on_standard_output_and_the_cost_beside_it(r
         assert row in err
 
 
+def test_the_shared_part_of_two_vocabularies_is_told_at_load(rapid, path, folder, tmp_path):
+    other = str(save_tiny_model(tmp_path / "other", window=2048, words=(" lives in", " of Peru")))
+    words = ("ask", path, "Who lives in Lima?", "--target", folder, "--max-new-tokens", "4", "--json")
+    status, out, err = rapid(*words, "--drafter", other)
+    assert status == 0 and "of two vocabularies 258 tokens are shared, 100.0% of the target's 258" in err
+    assert any("another vocabulary" in note for note in json.loads(out)["stats"]["notes"])
+    assert "vocabular" not in rapid(*words)[2]
+
+
 def test_json_is_one_object_with_everything_in_it(rapid, path, folder, document):
     status, out, _ = rapid("ask", path, "Who lives in Lima?", "--target", folder, "--max-new-tokens", "12", "--json")
     found = json.loads(out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -400,6 +401,29 @@ def test_a_constraint_that_asks_for_what_the_drafter_lacks_is_kept(document, eta
             assert drafted.stats.drafted > 0
             if eta == 0:
                 assert drafted.token_ids == plain.token_ids
+
+
+@pytest.mark.parametrize("speculation", [Speculation(gamma=4, eta=0.0), Speculation(eta=0.0), Speculation(eta=8.0)])
+def test_passages_that_are_searched_for_again_are_read_in_the_drafters_own_tokens(document, speculation):
+    target, drafter = tiny_foreign_pair(target_words=TARGET_WORDS, drafter_words=DRAFTER_WORDS, window=4096)
+    options = {"max_new_tokens": 90, "constraint": Constraint.regex(r"([A-Z][a-z]{2,5} [a-z]{3,6}\. ){6}")}
+    again = replace(TINY, again_tokens=20)
+
+    class Wandering(WordEncoder):
+        def embed_query(self, text):
+            return super().embed_query("Norway Oslo" if text.startswith("Who lives in Lima?\n") else text)
+
+    with RapidEngine(target, drafter, retrieval=again, encoder=Wandering()) as engine:
+        plain = ask(engine, document, speculation=Speculation.off(), **options)
+        result = ask(engine, document, speculation=speculation, **options)
+        assert result.stats.retrievals > 1 and result.stats.drafted > 0
+        assert any(note.startswith("searched again") for note in result.stats.notes)
+        if speculation.eta == 0:
+            assert result.token_ids == plain.token_ids
+        read = drafter.tokenizer.decode(engine._drafter.sequence)
+        # Where it may wait it is perhaps not asked again.
+        if speculation != Speculation(eta=0.0):
+            assert "Oslo" in read and read.endswith(target.tokenizer.decode(result.token_ids))
 
 
 def test_the_share_is_told_with_every_answer(engine, document):
