@@ -330,6 +330,18 @@ def test_the_greedy_answer_is_the_targets_own(document, words, gamma):
         assert drafted.stats.drafted > 0
 
 
+@pytest.mark.parametrize("architectures", [("llama", "gpt2"), ("gpt2", "llama"), ("qwen2", "gemma3_text")])
+def test_a_drafter_of_another_architecture_leaves_the_greedy_answer(document, architectures):
+    # github.com/huggingface/transformers/pull/46936: a crash with two tokenizers.
+    target = tiny_model(architectures[0], words=TARGET_WORDS, padded_to=320)
+    drafter = tiny_model(architectures[1], seed=1, words=DRAFTER_WORDS)
+    with RapidEngine(target, drafter, retrieval=TINY, encoder=WordEncoder()) as engine:
+        plain = ask(engine, document, speculation=Speculation.off())
+        drafted = ask(engine, document, speculation=Speculation(gamma=3, eta=0.0))
+        assert drafted.token_ids == plain.token_ids and drafted.stats.drafted > 0
+        assert len(ask(engine, document, speculation=Speculation(gamma=3, eta=10.0)).token_ids) > 0
+
+
 def test_drafts_of_the_same_knowledge_are_accepted_in_another_vocabulary():
     with foreign_engine() as engine:
         engine.target.model.generation_config.eos_token_id = -1
