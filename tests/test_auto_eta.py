@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from rapid_core import (
     Chunk,
+    Constraint,
     LongContext,
     LongHistory,
     Message,
@@ -198,6 +200,17 @@ def test_an_answer_is_that_of_the_eta_which_was_chosen(document, weighed, eviden
     assert (auto.stats.eta, fixed.stats.eta) == (chosen, chosen)
     assert auto.stats.transferred == fixed.stats.transferred
     assert (auto.stats.transferred > 0) == (chosen > 0)
+
+
+def test_a_constraint_masks_answers_and_not_the_question(document):
+    digits = Constraint.regex(r"[0-9]{3}")
+    with tiny_engine() as engine:
+        free = ask(engine, document, QUESTION, AUTO, max_new_tokens=8)
+        bound = ask(engine, document, QUESTION, AUTO, max_new_tokens=8, constraint=digits)
+        fixed = ask(engine, document, QUESTION, Speculation(eta=bound.stats.eta), max_new_tokens=8, constraint=digits)
+    assert bound.stats.passages_gain == pytest.approx(free.stats.passages_gain, abs=1e-4)
+    assert bound.token_ids == fixed.token_ids
+    assert re.fullmatch("[0-9]{3}", bound.text)
 
 
 def test_worthless_passages_leave_the_targets_own_greedy_answer(document, weighed):
