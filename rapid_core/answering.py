@@ -130,6 +130,10 @@ class Answerer:
         self.costs = tuple(CostTable(accelerator=runner.device.type != "cpu") for runner in (target, drafter))
         self.new_decoder: Callable[..., Decoder] = Decoder
 
+    def forget(self) -> None:
+        """Give the memory back that no role's cache has."""
+        self._preparer.forget()
+
     def prompts(self, request: Request) -> PromptPair:
         """The two prompts of a request."""
         plan = self._preparer.plan(

@@ -226,7 +226,7 @@ class Retrieval:
     floor, and never more than a quarter of the input.
     budget: "paper" is that length. "auto" ends before it where the similarities fall off, but reads
     the smaller of floor and input / ratio. A number means so many tokens, of a document and of a
-    history each.
+    history each. What the drafter reads counts in its own tokens.
     again_tokens: passages are searched for anew, with the answer so far, at the first end of a
     sentence behind so many tokens of the answer, and so on; 0 is off. The drafter reads them where
     enough of them are new.

@@ -138,7 +138,8 @@ class Matcher:
             # Each reads one draft more than the row before it.
             fits = fits and self._read(draft_ids[: first + row])
             if not fits or not self._write(row):
-                self._packed[row] = -1
+                # Ids beyond what the grammar writes stay forbidden: nobody would clear them again.
+                self._packed[row, : self._written] = -1
         # numpy unpacks bits twenty times as fast as torch shifts and compares them.
         unfit = np.unpackbits(~self._packed[:rows].numpy().view(np.uint8), axis=1, bitorder="little")
         return torch.from_numpy(unfit[:, : self._vocab_size]).view(torch.bool)

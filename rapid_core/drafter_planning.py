@@ -34,7 +34,7 @@ class _Found:
     """What a search gave: all passages and their ranking, of which the first `near` are good enough.
 
     tokens: of all that was searched, which the budget depends on. standing_out: how many
-    passages stand out by their similarity, where budget="auto" asks.
+    passages stand out by their similarity, where budget="auto" asks; similar: how many reach the threshold.
     """
 
     passages: Sequence[Chunk]
@@ -42,6 +42,7 @@ class _Found:
     near: int
     tokens: int
     standing_out: int = 0
+    similar: int = 0
 
     def why_nothing(self, retrieval: Retrieval) -> str:
         """None of the passages is near, or those that are do not fit."""
@@ -53,7 +54,9 @@ class _Found:
     def why_so_long(self, chosen: Sequence[Chunk], tokens: int, most: int) -> str:
         """How many passages were chosen, `tokens` of at most `most` tokens, and what ended the choice."""
         ended = "do not fall off before"
-        if self.standing_out < self.near:
+        if self.near == self.similar < self.standing_out:
+            ended = "of the others do not reach the threshold"
+        elif self.standing_out < self.near:
             ended = "fall off before, and no less is read"
         elif self.standing_out == self.near <= len(chosen) < len(self.ranked):
             last, following = (self.passages[self.ranked[place]].score for place in (self.near - 1, self.near))
@@ -68,8 +71,8 @@ _NOTHING = _Found((), (), 0, 0)
 class DrafterPlanner:
     """Builds the drafter's prompt of requests with a document, a long history, or both.
 
-    prompter: the drafter's; what it reads counts in its own tokens. window: the target's, in
-    tokens of the target; drafter_window: in tokens of the drafter.
+    prompter: the drafter's; what it reads counts in its own tokens. counts_alike: whether they are
+    the target's. window: the target's, in tokens of the target; drafter_window: in the drafter's.
     """
 
     def __init__(
@@ -78,10 +81,12 @@ class DrafterPlanner:
         retrieval: Retrieval,
         searcher: Searcher,
         *,
+        counts_alike: bool,
         window: int,
         drafter_window: int,
     ) -> None:
         self._prompter = prompter
+        self._counts_alike = counts_alike
         self._retrieval = retrieval
         self._searcher = searcher
         self._window = window
@@ -97,6 +102,7 @@ class DrafterPlanner:
         history = self._history(task)
         if task.context is None and history is None:
             return False
+        plan.bare = tuple(task.with_context("") if history is None else history.read((), ""))
         given = self._given(plan, history, reserve)
         self._note_again(plan, searched=given is None or history is not None, given=given is not None)
         document = self._search_document(plan, on_progress) if given is None else _NOTHING
@@ -172,7 +178,9 @@ class DrafterPlanner:
         if plan.task.context is None:
             return _NOTHING
         ranked = rank_document(plan.task, self._searcher, on_progress)
-        return self._found(ranked, range(len(ranked)), plan.document_tokens)
+        # In the drafter's own tokens, as its passages are: another vocabulary may take many more for one text.
+        tokens = plan.document_tokens if self._counts_alike else self._prompter.count_tokens(plan.task.context.text)
+        return self._found(ranked, range(len(ranked)), tokens)
 
     def _search_history(self, task: Task, history: History, on_progress: OnProgress) -> _Found:
         texts = [passage.text for passage in history.passages]
@@ -197,7 +205,7 @@ class DrafterPlanner:
         lengths = accumulate(self._prompter.count_tokens(chunk.text + SEPARATOR) for chunk in best)
         least = sum(1 for _ in takewhile(lambda length: length <= least_tokens(tokens, self._retrieval), lengths))
         standing_out = falls_off([chunk.score for chunk in best])
-        return _Found(passages, ranked, min(near, max(least, standing_out)), tokens, standing_out)
+        return _Found(passages, ranked, min(near, max(least, standing_out)), tokens, standing_out, near)
 
     def _budgets(self, plan: Plan, document: _Found, older: _Found, room: int) -> tuple[int, int]:
         """Tokens for passages of the document, and for all passages; a room that is too small is shared out."""
@@ -228,6 +236,8 @@ class DrafterPlanner:
             plan.again_tokens = self._retrieval.again_tokens
         if given and self._retrieval.again_tokens:
             plan.notes.append("the document is not searched again: its chunks were given, and are used as they are")
+        if given and self._retrieval.budget == "auto":
+            plan.notes.append("budget='auto' is not for chunks that were given: they are used as they are")
 
     def _tokens(self, chunks: Sequence[Chunk]) -> int:
         return sum(self._prompter.count_tokens(chunk.text + SEPARATOR) for chunk in chunks)

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from rapid_core.cache_store import shared_prefix
 from rapid_core.config import Speculation
 from rapid_core.datatypes import Check, Proposal
 from rapid_core.lookup import Match, NgramIndex
@@ -133,6 +134,9 @@ class RagDrafter:
     def reread(self, prompt: WaitingPrompt) -> None:
         """Draft behind another prompt from now on; what was committed comes behind it, and both wait to be read."""
         answer = self._read_or_waiting[self._prompt_length :]
+        if self._waiting is None:
+            # The new prompt takes the old one's place in the cache: one answer keeps one of the drafter's.
+            self.runner.rewind(shared_prefix(self.runner.sequence, prompt.ids, self.runner.length))
         self._prompt_length = len(prompt.ids)
         prompt.ids.extend(answer)
         self._waiting = prompt

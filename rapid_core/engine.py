@@ -402,6 +402,7 @@ class RapidEngine:
                 self._closed = True
                 self._target.clear()
                 self._drafter.clear()
+                self._answerer.forget()
                 self._planner.close()
                 self._keeper.forget()
                 del self.target, self.drafter, self._answerer, self._target.model, self._drafter.model
@@ -441,6 +442,7 @@ class RapidEngine:
             # First, so that what the error says is there is what the next request finds.
             self._target.clear()
             self._drafter.clear()
+            self._answerer.forget()
             devices = [(runner.role, runner.device) for runner in (self._target, self._drafter)]
             remedy = "shorten the prompt, lower max_new_tokens, or choose a quantization or another device"
             raise out_of_memory(error, devices, remedy=remedy) from None

@@ -14,7 +14,7 @@ from rapid_core.config import Fit, Sampling, Speculation
 from rapid_core.context import Task
 from rapid_core.plan import OnProgress, Plan
 from rapid_core.planning import Planner
-from rapid_core.question import Reader, weigh
+from rapid_core.question import Reader, Weigher
 from rapid_core.transfer import Evidence, auto_eta, in_words
 
 
@@ -73,11 +73,15 @@ class Preparer:
 
     def __init__(self, planner: Planner, target: Reader, drafter: Reader, *, encoder_device: str) -> None:
         self._planner = planner
-        self._readers = target, drafter
+        self._weigher = Weigher(target, drafter)
         self._target = target.runner
         self._drafter = drafter.runner
         self._encoder_device = torch.device(encoder_device)
         self._two_models = target.runner.model is not drafter.runner.model
+
+    def forget(self) -> None:
+        """Give the memory back that no role's cache has."""
+        self._weigher.forget()
 
     def plan(self, task: Task, sampling: Sampling, speculation: Speculation, fit: Fit, on_progress: OnProgress) -> Plan:
         """Both prompts, one after the other."""
@@ -195,8 +199,9 @@ class Preparer:
         """Make eta="auto" a number, before anything is drawn."""
         plan, started = prepared.plan, time.perf_counter()
         if plan.prompts.drafter_ids is not None:
-            prepared.evidence = weigh(plan.task, *self._readers)
-            plan.notes.append(in_words(prepared.evidence))
+            found = self._weigher.weigh(plan.task, plan.bare)
+            prepared.evidence = found if isinstance(found, Evidence) else None
+            plan.notes.append(in_words(found))
         prepared.speculation = replace(prepared.speculation, eta=auto_eta(prepared.evidence))
         prepared.draft_prefill_s += time.perf_counter() - started
 

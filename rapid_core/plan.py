@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rapid_core.context import Task
-from rapid_core.datatypes import Chunk, PromptPair
+from rapid_core.datatypes import Chunk, Message, PromptPair
 
 OnProgress = Callable[[str, int, int], None]
 
@@ -17,8 +17,8 @@ class Plan:
 
     task: with the text that several documents make, once it is known which of them are read.
     document_tokens, history_tokens: of what the drafter's passages are chosen from. retrieved: of the
-    last of all `retrievals`. again_tokens: of the answer, from one retrieval to the next; 0 where the
-    first one is all.
+    last of all `retrievals`. bare: the drafter's messages without any passages. again_tokens: of the
+    answer, from one retrieval to the next; 0 where the first one is all.
     """
 
     task: Task
@@ -26,6 +26,7 @@ class Plan:
     document_tokens: int = 0
     history_tokens: int = 0
     retrieved: tuple[Chunk, ...] = ()
+    bare: tuple[Message, ...] = ()
     retrievals: int = 0
     again_tokens: int = 0
     left_out: tuple[str, ...] = ()

@@ -45,7 +45,12 @@ class Planner:
         self._drafter_window = drafter_window
         self.searcher = Searcher(retrieval, prompter.count_tokens, window, encoder, encoder_device)
         self._drafter_planner = DrafterPlanner(
-            drafter_prompter, retrieval, self.searcher, window=window, drafter_window=drafter_window
+            drafter_prompter,
+            retrieval,
+            self.searcher,
+            counts_alike=drafter_prompter.tokenizer is prompter.tokenizer,
+            window=window,
+            drafter_window=drafter_window,
         )
 
     def plan_target(self, task: Task, *, fit: Fit, reserve: int, on_progress: OnProgress) -> Plan:
@@ -106,6 +111,7 @@ class Planner:
             f"searched again behind {answered:,} tokens of the answer: {len(new)} of {len(again.retrieved)} passages "
             "that the drafter reads from there on are new"
         )
+        plan.notes += [note for note in again.notes if note not in plan.notes]
         plan.prompts, plan.retrieved = again.prompts, again.retrieved
         return plan.prompts.drafter_ids
 

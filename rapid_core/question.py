@@ -15,9 +15,10 @@ from rapid_core.transfer import Evidence
 
 # The beginning of a long question tells enough; its logits are a matrix with a row for each token.
 MOST_CHARACTERS = 256
-# What stands behind the question is read again, and what stands before it in its message a second time:
-# with more tokens than this in either place it is not weighed.
-MOST_AROUND = 512
+# What stands behind the question is read again, and the prompt without passages a second time: with
+# more tokens than these the question is not weighed.
+MOST_BEHIND = 512
+MOST_BARE = 2048
 # A token that a model rules out is as improbable as this, so that sums stay numbers.
 LEAST_LOG_PROBABILITY = -30.0
 
@@ -32,44 +33,65 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the ids of the question begin in a role's prompt, and in one of the question alone."""
+    """Where the ids of the question begin in a role's prompt, and in its bare one, which has no passages."""
 
     ids: list[int]
     prompt: list[int]
     in_prompt: int
-    alone: list[int]
-    in_alone: int
-
-    @property
-    def costs_little(self) -> bool:
-        """Whether few tokens stand around the question."""
-        behind = len(self.prompt) - self.in_prompt - len(self.ids)
-        return max(behind, self.in_alone) <= MOST_AROUND
+    bare: list[int]
+    in_bare: int
 
 
-def weigh(task: Task, target: Reader, drafter: Reader) -> Evidence | None:
-    """How much more probable each role finds the question behind what it has read than by itself.
+class Weigher:
+    """Weighs questions for both roles, one at a time.
 
-    Both stand behind their prompts again when this returns. None where the question does not
-    stand behind document and passages.
+    Bare prompts are read by runners of its own, which must not push a cache out of the engine's
+    budget. They keep the last one, so that the next turn goes on in it.
     """
-    behind = _behind_the_passages(task)
-    for text in dict.fromkeys((task.query, behind)):
-        if text in behind:
-            of_target, of_drafter = (_find(text[:MOST_CHARACTERS], behind, reader) for reader in (target, drafter))
-            if of_target and of_drafter and of_target.costs_little and of_drafter.costs_little:
-                return _weigh(target.runner, of_target, drafter.runner, of_drafter)
-    return None
+
+    def __init__(self, target: Reader, drafter: Reader) -> None:
+        self._target, self._drafter = target, drafter
+        self._asides = {id(role.runner.model): _aside(role.runner) for role in (target, drafter)}
+
+    def weigh(self, task: Task, bare: Sequence[Message]) -> Evidence | str:
+        """How much more probable each role finds the question with what it has read than without, or why nobody knows.
+
+        bare: the messages without passages. All else is the same in both, since what other turns or a
+        system message say of the question is no merit of the passages. Both roles stand behind their
+        prompts again when this returns.
+        """
+        behind = _behind_the_passages(task)
+        if not behind:
+            return "the last message is no question behind a document or a history"
+        # A query in other words stands nowhere. An instruction in the question's place gains nothing by a text.
+        text = task.query if task.query in behind else behind
+        places = []
+        for role in (self._target, self._drafter):
+            place = _find(text[:MOST_CHARACTERS], role, role.prompter.encode(bare, task.tools))
+            if isinstance(place, str):
+                return place
+            places.append(place)
+        # Of one set of weights this is the same twice, and the second time in the cache.
+        gains = [
+            _log_probability(role.runner, place.prompt, place.in_prompt, len(place.ids)) - self._bare(role, place)
+            for role, place in zip((self._target, self._drafter), places, strict=True)
+        ]
+        return Evidence(document=gains[0], passages=gains[1])
+
+    def forget(self) -> None:
+        """Give the memory of the bare prompts back."""
+        for aside in self._asides.values():
+            aside.clear()
+
+    def _bare(self, role: Reader, place: _Place) -> float:
+        """Log-probability of the question without passages."""
+        aside = self._asides[id(role.runner.model)]
+        aside.prefill(place.bare, reserve=1)
+        return _log_probability(aside, place.bare, place.in_bare, len(place.ids))
 
 
-def _weigh(target: ModelRunner, of_target: _Place, drafter: ModelRunner, of_drafter: _Place) -> Evidence:
-    alone_target = alone_drafter = _alone(target, of_target)
-    # With one set of weights the question alone is read once.
-    if drafter.model is not target.model:
-        alone_drafter = _alone(drafter, of_drafter)
-    behind_document = _log_probability(target, of_target.prompt, of_target.in_prompt, len(of_target.ids))
-    behind_passages = _log_probability(drafter, of_drafter.prompt, of_drafter.in_prompt, len(of_drafter.ids))
-    return Evidence(document=behind_document - alone_target, passages=behind_passages - alone_drafter)
+def _aside(runner: ModelRunner) -> ModelRunner:
+    return ModelRunner(runner.model, role=runner.role, vocab_size=runner.vocab_size)
 
 
 def _behind_the_passages(task: Task) -> str:
@@ -84,32 +106,31 @@ def _behind_the_passages(task: Task) -> str:
     return (task.after if in_document else task.messages[newest].content).strip()
 
 
-def _find(text: str, behind: str, reader: Reader) -> _Place | None:
-    """The last place of `text` in a role's prompt, and in a prompt of `behind` alone; None where it is not in both."""
+def _find(text: str, reader: Reader, bare: Sequence[int]) -> _Place | str:
+    """The last place of `text` in a role's prompt and in its bare one, or why it cannot be weighed there."""
     # What stands around a text may join its first token and its last one.
     ids = list(reader.prompter.token_ids(text)[1:-1])
     if not ids:
-        return None
-    prompt, alone = reader.runner.sequence, list(reader.prompter.encode((Message("user", behind),)))
-    place = _Place(ids, prompt, _last_place(ids, prompt), alone, _last_place(ids, alone))
-    return place if place.in_prompt > 0 and place.in_alone > 0 else None
+        return "the question is too short to tell"
+    prompt = reader.runner.sequence
+    place = _Place(ids, prompt, _last_place(ids, prompt), list(bare), _last_place(ids, bare))
+    if min(place.in_prompt, place.in_bare) < 1:
+        return "the question is not found behind the passages"
+    if len(prompt) - place.in_prompt - len(ids) > MOST_BEHIND:
+        return f"more than {MOST_BEHIND} tokens stand behind the question"
+    if len(bare) > MOST_BARE:
+        return f"more than {MOST_BARE:,} tokens stand beside document and passages"
+    if not reader.runner.rereads(place.in_prompt - 1):
+        return (
+            f"the {reader.runner.role} encodes positions by the length of its text, which changes within the question"
+        )
+    return place
 
 
 def _last_place(wanted: Sequence[int], ids: Sequence[int]) -> int:
     """Where `wanted` begins in `ids` for the last time; -1 where it does not."""
     starts = (at for at in range(len(ids) - len(wanted), -1, -1) if ids[at] == wanted[0])
     return next((at for at in starts if list(ids[at : at + len(wanted)]) == list(wanted)), -1)
-
-
-def _alone(runner: ModelRunner, place: _Place) -> float:
-    """Log-probability of the question by itself.
-
-    Read by a runner of its own: it must not push a cache out of the engine's budget.
-    """
-    aside = ModelRunner(runner.model, role=runner.role, vocab_size=runner.vocab_size)
-    aside.prefill(place.alone[: place.in_alone], reserve=len(place.ids))
-    read = place.alone[: place.in_alone + len(place.ids)]
-    return _log_probability(aside, read, place.in_alone, len(place.ids))
 
 
 def _log_probability(runner: ModelRunner, sequence: Sequence[int], place: int, count: int) -> float:

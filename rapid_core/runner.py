@@ -190,6 +190,10 @@ class ModelRunner:
                 "use dtype='float32' or 'bfloat16', and check the weights"
             )
 
+    def rereads(self, length: int) -> bool:
+        """Whether what stands behind the first `length` ids can be read again: not where their keys would change."""
+        return self._rope_border is None or not length <= self._rope_border < len(self.sequence)
+
     def rewind(self, length: int) -> None:
         """Forget the keys behind the first `length` tokens, drafts that nobody proposes among them."""
         self._cache.rewind(min(length, self.length))

@@ -14,7 +14,7 @@ _ENDS = re.compile(
 # What a full stop shortens, beside initials and words with a stop behind every letter.
 _SHORT = (
     " abb abs al approx art bd bzw ca cf ch co col corp dept dr ed eq etc evtl fig gen gov hon inc jr lt ltd max min "
-    "mr mrs ms mt nr no op pp prof rep rev sec sen sr st usw vgl vol vs "
+    "mr mrs ms mt nr op pp prof rep rev sec sen sr st usw vgl vol vs "
 )
 _OPENING = "\"'“‘„«([*_"  # noqa: RUF001
 # Of a word before a full stop so many characters are looked at: no abbreviation is longer.
@@ -50,5 +50,6 @@ def _ends(found: re.Match[str], text: str) -> bool:
     if found["mark"] != "." or not words or text[found.start() - 1].isspace():
         return True
     word = words[-1].lstrip(_OPENING)
-    number = word.isdecimal() and len(word) <= 2
+    # "No. 5", but also "He said no."
+    number = (word.isdecimal() and len(word) <= 2) or (word.lower() == "no" and behind.lstrip()[:1].isdecimal())
     return not (number or f" {word.lower()} " in _SHORT or all(len(part) == 1 for part in word.split(".")))

@@ -1,6 +1,6 @@
 """How strong the transfer is with eta="auto": by how much the passages keep of what the document tells.
 
-    gain  = log-probability of the question behind a text, less that of the question by itself
+    gain  = log-probability of the question in a prompt, less that in the same prompt without the text
     share = gain of the passages, by the drafter / max(gain of the document, by the target; LEAST_GAIN)
     eta   = LARGEST_AUTO_ETA · (share - LEAST_SHARE) / (1 - LEAST_SHARE), cut to 0 and LARGEST_AUTO_ETA
 
@@ -30,8 +30,8 @@ LEAST_GAIN = 8.0
 class Evidence:
     """What is known of the passages before decoding.
 
-    document: nats by which the target finds the question more probable behind the document than by
-    itself. passages: the same for the drafter and its passages. Both may be below 0.
+    document: nats by which the target finds the question more probable with the document than
+    without. passages: the same for the drafter and its passages. Both may be below 0.
     """
 
     document: float
@@ -50,11 +50,11 @@ def auto_eta(evidence: Evidence | None) -> float:
     return LARGEST_AUTO_ETA * min(max((evidence.share - LEAST_SHARE) / (1 - LEAST_SHARE), 0.0), 1.0)
 
 
-def in_words(evidence: Evidence | None) -> str:
-    """What `auto_eta` chose, and why."""
+def in_words(evidence: Evidence | str) -> str:
+    """What `auto_eta` chose, and why; of a text that says why nothing is known, that it chose 0."""
+    if isinstance(evidence, str):
+        return f"eta='auto': 0, as nothing tells what the passages are worth: {evidence}"
     eta = auto_eta(evidence)
-    if evidence is None:
-        return "eta='auto': 0, as the question does not stand behind the passages, which nothing else can judge"
     return (
         f"eta='auto': {eta:.1f} of {LARGEST_AUTO_ETA:g}, as the passages make the question {_nats(evidence.passages)} "
         f"probable to the drafter, and the document {_nats(evidence.document)} to the target"

@@ -197,11 +197,12 @@ def pair_vocabularies(target: Speaker, drafter: Speaker) -> Pairing:
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """A vocabulary by what its tokens are: their bytes, and whether they are special; `end` ends an answer."""
+    """A vocabulary by what its tokens are: their bytes, and whether they are special; `end` of `ends` ends an answer."""
 
     ids: dict[tuple[bool, bytes], int]
     reader: Reader
     end: int | None
+    ends: frozenset[int]
 
     @classmethod
     def of(cls, side: Speaker) -> _Tokens:
@@ -220,7 +221,7 @@ class _Tokens:
                 continue
             ids[key] = id_
         end = tokenizer.eos_token_id
-        return cls(ids, reader, end if end in side.eos_ids else None)
+        return cls(ids, reader, end if end in side.eos_ids else None, side.eos_ids)
 
 
 def _reader(tokenizer: Any) -> Reader:
@@ -237,9 +238,9 @@ def _reader(tokenizer: Any) -> Reader:
 def _match(target: _Tokens, drafter: _Tokens) -> dict[int, int]:
     """The drafter's id of each id of the target that has one."""
     pairs = {id_: drafter.ids[key] for key, id_ in target.ids.items() if key in drafter.ids}
-    # What ends an answer means the same, however it is written.
-    if target.end is None or drafter.end is None:
+    # What ends an answer means the same, however it is written; text alone could pair the target's
+    # end with a token that ends nothing in the drafter's answers.
+    if target.end is None or drafter.end is None or pairs.get(target.end) in drafter.ends:
         return pairs
-    if target.end not in pairs and drafter.end not in pairs.values():
-        pairs[target.end] = drafter.end
-    return pairs
+    others = {ours: theirs for ours, theirs in pairs.items() if theirs != drafter.end}
+    return {**others, target.end: drafter.end}

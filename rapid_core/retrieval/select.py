@@ -36,7 +36,10 @@ def chunk_size(room: int, retrieval: Retrieval) -> int:
 
     room: tokens of the document, or of the target's window where that is smaller.
     """
-    return max(SMALLEST_CHUNK, min(retrieval.chunk_tokens, room // (2 * LARGEST_SHARE)))
+    size = min(retrieval.chunk_tokens, room // (2 * LARGEST_SHARE))
+    if isinstance(retrieval.budget, int):
+        size = min(size, retrieval.budget // 2)
+    return max(SMALLEST_CHUNK, size)
 
 
 def above(ranked: Iterable[Chunk], threshold: float) -> list[Chunk]:
