@@ -197,7 +197,10 @@ def pair_vocabularies(target: Speaker, drafter: Speaker) -> Pairing:
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """A vocabulary by what its tokens are: their bytes, and whether they are special; `end` of `ends` ends an answer."""
+    """A vocabulary by what its tokens are: their bytes, and whether they are special.
+
+    ends: what may end an answer; end: what the tokenizer ends one with, where it is one of them.
+    """
 
     ids: dict[tuple[bool, bytes], int]
     reader: Reader

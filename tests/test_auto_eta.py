@@ -21,7 +21,6 @@ from rapid_core import (
     RapidEngine,
     Sampling,
     Speculation,
-    first_token,
     question,
 )
 from rapid_core.context import Task
@@ -36,7 +35,7 @@ GAINS = st.floats(-1e6, 1e6)
 @pytest.fixture
 def weighed(monkeypatch):
     """A function that says what passages and document are worth."""
-    return lambda evidence: monkeypatch.setattr(first_token, "weigh", lambda *_: evidence)
+    return lambda evidence: monkeypatch.setattr(question.Weigher, "weigh", lambda *_: evidence or "told so")
 
 
 def log_probability(loaded, ids, wanted):
@@ -85,7 +84,7 @@ def test_the_choice_is_told_in_words():
     )
     assert "eta='auto': 0.0 of" in in_words(Evidence(40.0, -2.5))
     assert "2.5 nats less probable" in in_words(Evidence(40.0, -2.5))
-    assert "does not stand behind the passages" in in_words(None)
+    assert in_words("told so") == "eta='auto': 0, as nothing tells what the passages are worth: told so"
 
 
 # -- what the passages are worth ------------------------------------------------------------------
@@ -150,7 +149,16 @@ def test_the_last_question_of_a_long_history_is_weighed():
     assert stats.passages_gain is not None and stats.eta is not None
 
 
-@pytest.mark.parametrize("case", ["before the passages", "before a tool's result", "far before the end", "too short"])
+REASONS = {
+    "before the passages": "no question behind a document",
+    "before a tool's result": "no question behind a document",
+    "far before the end": "more than 4 tokens stand behind the question",
+    "beside much else": "more than 8 tokens stand beside document and passages",
+    "too short": "the question is too short to tell",
+}
+
+
+@pytest.mark.parametrize("case", REASONS)
 def test_where_the_question_is_not_behind_the_passages_nothing_is_transferred(document, case, monkeypatch):
     context, prompt = LongContext(document), [user(QUESTION)]
     if case == "before the passages":
@@ -158,7 +166,9 @@ def test_where_the_question_is_not_behind_the_passages_nothing_is_transferred(do
     elif case == "before a tool's result":
         prompt = [user(QUESTION), call("search", f'{{"query": "{QUESTION}"}}'), result("nothing")]
     elif case == "far before the end":
-        monkeypatch.setattr(question, "MOST_AROUND", 4)
+        monkeypatch.setattr(question, "MOST_BEHIND", 4)
+    elif case == "beside much else":
+        monkeypatch.setattr(question, "MOST_BARE", 8)
     else:
         prompt = [user("a?")]
     with tiny_engine() as engine:
@@ -166,7 +176,7 @@ def test_where_the_question_is_not_behind_the_passages_nothing_is_transferred(do
         answer = engine.generate(prompt, speculation=AUTO, **options)
         lossless = engine.generate(prompt, speculation=Speculation.lossless(), **options)
     assert (answer.stats.passages_gain, answer.stats.eta, answer.stats.transferred) == (None, 0.0, 0)
-    assert in_words(None) in answer.stats.notes
+    assert any(note.startswith("eta='auto': 0, ") and REASONS[case] in note for note in answer.stats.notes)
     assert answer.token_ids == lossless.token_ids
 
 
@@ -179,6 +189,52 @@ def test_a_token_that_the_drafter_rules_out_leaves_a_number(document):
     with RapidEngine(tiny_model(), drafter, retrieval=TINY, encoder=WordEncoder()) as engine:
         stats = ask(engine, document, QUESTION, AUTO, max_new_tokens=4).stats
     assert math.isfinite(stats.passages_gain)
+
+
+PASSAGES = (Chunk("Photosynthesis turns light into sugar."), Chunk("A sonnet has fourteen lines, and one turn."))
+
+
+@pytest.mark.parametrize("self_speculating", [False, True])
+def test_what_other_turns_and_a_system_message_say_is_no_merit_of_the_passages(document, self_speculating):
+    turns = [
+        Message("system", "You answer questions about who lives in Lima."),
+        user(QUESTION),
+        Message("assistant", "Who lives in Lima? Please ask again."),
+        user(QUESTION),
+    ]
+    models = (tiny_model(window=4096),) if self_speculating else tiny_pair(window=4096)
+    with RapidEngine(*models, retrieval=TINY, encoder=WordEncoder()) as engine:
+        context, sampling = LongContext(document, PASSAGES), Sampling(max_new_tokens=2)
+        stats = engine.generate(turns, context=context, sampling=sampling, speculation=AUTO).stats
+        prompts = engine.prompts(turns, context=context)
+        bare = engine.target.tokenizer.apply_chat_template(
+            [{"role": turn.role, "content": turn.content} for turn in turns],
+            add_generation_prompt=True,
+            return_dict=False,
+        )
+        wanted = list(engine.token_ids(QUESTION))[1:-1]
+        expected = [
+            log_probability(loaded, ids, wanted) - log_probability(loaded, bare, wanted)
+            for loaded, ids in ((engine.target, prompts.target_ids), (engine.drafter, prompts.drafter_ids))
+        ]
+        again = engine.generate(turns, context=context, sampling=sampling, speculation=AUTO).stats
+    assert [stats.document_gain, stats.passages_gain] == pytest.approx(expected, abs=1e-3)
+    assert again.passages_gain == pytest.approx(stats.passages_gain, abs=1e-4)
+
+
+@pytest.mark.parametrize(("behind_the_border", "known"), [(5, False), (500, True)])
+def test_a_question_over_which_positions_change_is_not_weighed(document, behind_the_border, known):
+    with RapidEngine(tiny_model("phi3", window=4096), retrieval=TINY, encoder=WordEncoder()) as engine:
+        border = len(engine.prompts(QUESTION, context=document).target_ids) - behind_the_border
+    rope = {
+        "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": border,
+        "short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "factor": 4.0,
+    }  # fmt: skip
+    options = {"window": 4096, "rope_parameters": rope, "original_max_position_embeddings": border}
+    with RapidEngine(tiny_model("phi3", **options), retrieval=TINY, encoder=WordEncoder()) as engine:
+        stats = ask(engine, document, QUESTION, AUTO, max_new_tokens=2).stats
+    assert (stats.passages_gain is not None) == known
+    assert any("encodes positions by the length" in note for note in stats.notes) != known
 
 
 # -- what it does to an answer --------------------------------------------------------------------
@@ -222,7 +278,7 @@ def test_worthless_passages_leave_the_targets_own_greedy_answer(document, weighe
 
 
 def test_a_fixed_eta_asks_nothing_about_the_question(document, monkeypatch):
-    monkeypatch.setattr(first_token, "weigh", lambda *_: pytest.fail("weighed for a fixed eta"))
+    monkeypatch.setattr(question.Weigher, "weigh", lambda *_: pytest.fail("weighed for a fixed eta"))
     with tiny_engine() as engine:
         for speculation in (Speculation(), Speculation.lossless(), Speculation.off()):
             stats = ask(engine, document, QUESTION, speculation, max_new_tokens=2).stats
@@ -270,13 +326,13 @@ def test_both_roles_stand_behind_their_prompts_again(document):
             expected.append(reader.runner.forward(torch.tensor(ids[-1:]), 1))
             reader.runner.rewind(len(ids) - 1)
         task = Task((Message("user", QUESTION),), QUESTION, LongContext(document), after="\n\n" + QUESTION)
-        assert question.weigh(task, *readers) is not None
+        assert isinstance(question.Weigher(*readers).weigh(task, task.with_context("")), Evidence)
         for reader, ids, logits in zip(readers, (prompts.target_ids, prompts.drafter_ids), expected, strict=True):
             assert (reader.runner.length, reader.runner.sequence) == (len(ids) - 1, list(ids))
             assert torch.allclose(reader.runner.forward(torch.tensor(ids[-1:]), 1), logits, atol=1e-4)
 
 
-def test_the_question_alone_is_read_once_where_one_set_of_weights_is_both(document):
+def test_the_bare_prompt_is_read_once_where_one_set_of_weights_is_both(document):
     reads = []
     for models in ((tiny_model(),), tiny_pair()):
         with RapidEngine(*models, retrieval=TINY, encoder=WordEncoder()) as engine:
@@ -291,7 +347,7 @@ def test_the_question_alone_is_read_once_where_one_set_of_weights_is_both(docume
                 reader.runner.prefill(ids, reserve=8)
             of_target = count_forwards(engine)
             task = Task((Message("user", QUESTION),), QUESTION, LongContext(document), after="\n\n" + QUESTION)
-            question.weigh(task, *readers)
+            question.Weigher(*readers).weigh(task, task.with_context(""))
             reads.append(of_target[0])
-    # By the target's model. Alone: what stands before it, and it; behind a text: it, and what stands behind it.
-    assert reads == [2 + 2 + 2, 2 + 2]
+    # By the target's model. Each time the question and what stands behind it; the bare prompt is read before it.
+    assert reads == [2 + 1 + 2 + 2 + 2, 2 + 1 + 2]

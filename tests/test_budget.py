@@ -156,4 +156,5 @@ def test_chunks_of_the_caller_are_read_as_they_are(lines):
     chunks = tuple(lines.split("\n\n")[:9])
     with engine_of(AUTO) as engine:
         stats = ask(engine, LongContext(lines, chunks), "Who?", Speculation(), max_new_tokens=2).stats
-    assert [chunk.text for chunk in stats.retrieved] == list(chunks) and stats.notes == ()
+    assert [chunk.text for chunk in stats.retrieved] == list(chunks)
+    assert stats.notes == ("budget='auto' is not for chunks that were given: they are used as they are",)

@@ -370,3 +370,13 @@ def test_what_ends_an_answer_in_time_leaves_no_key_of_a_draft_behind(document, g
                 ids = torch.tensor([5])
                 assert torch.allclose(runner.forward(ids, 1), fresh.forward(ids, 1), atol=1e-4)
                 runner.rewind(len(read))
+
+
+def test_ids_beyond_the_tokenizer_stay_forbidden_behind_a_draft_that_does_not_fit():
+    target = tiny_model(padded_to=400)
+    matcher = Grammars(target.tokenizer, 400).matcher(Constraint.regex("[a-z]{3,9}"), target.eos_ids, 20)
+    a, b = target.tokenizer.encode("aB", add_special_tokens=False)
+    before = matcher.forbidden([a], 2)
+    matcher.forbidden([b], 2)
+    assert torch.equal(matcher.forbidden([a], 2), before)
+    assert bool(before[:, len(target.tokenizer) :].all())

@@ -29,6 +29,7 @@ def sentences(text):
         ("- first item\n- second item\n", ["- first item", "- second item"]),
         ("A title\n\nText", ["A title"]),
         ("It was in 1999. Then", ["It was in 1999."]),
+        ('He said "no." Then', ['He said "no."']),
     ],
 )
 def test_sentences_end_at_their_marks_or_at_the_end_of_a_line(text, found):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections import Counter
 from dataclasses import replace
 
@@ -14,7 +15,16 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from rapid_core import Constraint, Message, RapidEngine, Sampling, SharedVocabulary, Speculation, VocabularyError
+from rapid_core import (
+    Constraint,
+    Message,
+    RapidEngine,
+    Retrieval,
+    Sampling,
+    SharedVocabulary,
+    Speculation,
+    VocabularyError,
+)
 from rapid_core.datatypes import Proposal
 from rapid_core.decoder import Decoder
 from rapid_core.drafting import RagDrafter
@@ -394,6 +404,37 @@ def test_an_end_of_another_name_ends_the_answer():
     vocabulary = pair_vocabularies(target, renamed).vocabulary
     assert vocabulary.read([target.tokenizer.eos_token_id]) == [drafter.tokenizer.eos_token_id]
     assert bool(vocabulary.shared[target.tokenizer.eos_token_id])
+
+
+def test_the_end_of_an_answer_is_matched_by_its_meaning_where_the_other_side_ends_with_another_token():
+    # A base model as drafter: it knows the target's end as a token, and ends with another one.
+    target, drafter = tiny_foreign_pair(target_words=TARGET_WORDS, drafter_words=DRAFTER_WORDS)
+    drafter.tokenizer.eos_token = "<|endoftext|>"
+    end = drafter.model.generation_config.eos_token_id = drafter.tokenizer.eos_token_id
+    vocabulary = pair_vocabularies(target, drafter).vocabulary
+    raw = torch.full((1, drafter.logit_size), -9.0)
+    raw[0, end] = 9.0
+    assert int(vocabulary.logits(raw).argmax()) == target.tokenizer.eos_token_id
+    assert vocabulary.read([target.tokenizer.eos_token_id]) == [end]
+    # The target's token of that name has lost its counterpart: no two ids of the target are one of the drafter's.
+    ids = vocabulary.drafts(vocabulary.shared.nonzero().flatten()).tolist()
+    assert len(ids) == len(set(ids))
+    # Where the target's end may end the drafter's answers too, it stays what it is.
+    drafter.model.generation_config.eos_token_id = [end, drafter.tokenizer.convert_tokens_to_ids("<|im_end|>")]
+    kept = pair_vocabularies(target, drafter).vocabulary.read([target.tokenizer.eos_token_id])
+    assert kept == [drafter.tokenizer.convert_tokens_to_ids("<|im_end|>")]
+
+
+def test_what_the_drafter_reads_counts_in_its_own_tokens():
+    words = ("garden", "river", "stone", "window", "morning", "lantern", "harbour", "mountain", "captain", "journey")
+    target, drafter = tiny_foreign_pair(target_words=words, drafter_words=words[:1], window=8192)
+    places = random.Random(1)
+    text = "\n\n".join(" ".join(places.choice(words) for _ in range(40)) + "." for _ in range(12))
+    with RapidEngine(target, drafter, retrieval=Retrieval(threshold=0.0), encoder=WordEncoder()) as engine:
+        stats = ask(engine, text, "Where is the lantern?", Speculation(gamma=3, eta=0.0), max_new_tokens=6).stats
+        theirs = len(drafter.tokenizer.encode(text))
+    assert stats.retrieved and stats.drafted > 0
+    assert stats.drafter_prompt_tokens < theirs
 
 
 @pytest.mark.parametrize("eta", [0.0, 8.0])
