@@ -14,8 +14,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from rapid_core.demo_model import make_cache_folder
 from rapid_core.errors import LoadError, RapidError
 from rapid_core.estimate import weight_sizes, without_weights
-from rapid_core.memory import MORE_ROOM, check_memory
+from rapid_core.memory import MORE_ROOM, check_memory, is_out_of_memory, out_of_memory
 from rapid_core.runner import refuse_recurrent
+
+# Bytes that a reader of GGUF files takes at most, as a multiple of the model's.
+AT_PEAK = 2
 
 
 def converted(gguf: Path, dtype: torch.dtype) -> Path:
@@ -43,13 +46,16 @@ def _convert(gguf: Path, dtype: torch.dtype, to: Path) -> None:
     try:
         config = AutoConfig.from_pretrained(**source)
         refuse_recurrent(config)
-        needed = sum(weight_sizes(without_weights(config, dtype, False), None).values())
+        # At its peak a reader holds the dequantised weights and the model.
+        needed = AT_PEAK * sum(weight_sizes(without_weights(config, dtype, False), None).values())
         check_memory({torch.device("cpu"): needed}, what=f"{gguf.name} is read, which needs", remedy=MORE_ROOM)
         read = AutoModelForCausalLM.from_pretrained(**source, dtype=dtype)
         tokenizer = AutoTokenizer.from_pretrained(**source)
     except RapidError:
         raise
     except Exception as error:  # a damaged file makes the reader raise almost anything
+        if is_out_of_memory(error):
+            raise out_of_memory(error, [("conversion", torch.device("cpu"))], remedy=MORE_ROOM) from None
         raise LoadError(
             f"{gguf} could not be read as a GGUF model: {str(error) or type(error).__name__}; fetch the file again, "
             "or give a folder with safetensors"

@@ -20,7 +20,7 @@ from rapid_core.config import Fit, Retrieval, Sampling, Speculation, cache_bytes
 from rapid_core.context import Context
 from rapid_core.datatypes import Delta, LongContext, PromptPair, Result, SharedVocabulary, Stats, Usage
 from rapid_core.document_keeper import DocumentKeeper
-from rapid_core.errors import EngineStateError, OptionError
+from rapid_core.errors import EngineStateError, InputError, OptionError
 from rapid_core.first_token import Preparer
 from rapid_core.loading import LoadedModel
 from rapid_core.memory import is_out_of_memory, out_of_memory
@@ -54,7 +54,10 @@ def _drafter_prompter(drafter: LoadedModel, target: ChatPrompter, vocabulary: Vo
     """The drafter's own chat template; a base model of the target's vocabulary has none, and reads the target's."""
     if not drafter.tokenizer.chat_template and vocabulary.shared is None:
         return target
-    return ChatPrompter(drafter.tokenizer, drafter.eos_ids)
+    try:
+        return ChatPrompter(drafter.tokenizer, drafter.eos_ids)
+    except InputError as error:
+        raise InputError(f"the drafter {drafter.name!r} has another vocabulary than the target: {error}") from error
 
 
 class RapidEngine:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as transformers_logging
 
@@ -28,7 +28,7 @@ from rapid_core.placement import (
     resolve_dtype,
     resolve_placement,
 )
-from rapid_core.quantization import Quantization, resolve_quantization
+from rapid_core.quantization import Quantization, hush_eight_bit_products, resolve_quantization
 from rapid_core.runner import refuse_recurrent
 
 
@@ -43,11 +43,7 @@ class LoadedModel:
     @property
     def eos_ids(self) -> frozenset[int]:
         """The ids that end an answer; a model can have several."""
-        found = self.model.generation_config.eos_token_id
-        if found is None:
-            found = self.tokenizer.eos_token_id
-        listed = found if isinstance(found, (list, tuple)) else [found]
-        return frozenset(int(id_) for id_ in listed if id_ is not None)
+        return _eos_ids(self.model.generation_config, self.tokenizer)
 
     @property
     def device(self) -> str:
@@ -57,7 +53,7 @@ class LoadedModel:
     @property
     def logit_size(self) -> int:
         """The width of the model's logits, padding included."""
-        return int(self.model.config.get_text_config(decoder=True).vocab_size)
+        return _logit_size(self.model.config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +91,17 @@ class PlannedModel:
     role: str
     source: str
     config: Any
+    tokenizer: Any
+    eos_ids: frozenset[int]
     options: ModelOptions
     devices: dict[str, str]
     needs: dict[str, int]
     trust_remote_code: bool
+
+    @property
+    def logit_size(self) -> int:
+        """The width of the model's logits, padding included."""
+        return _logit_size(self.config)
 
 
 def load_model(
@@ -143,9 +146,8 @@ def plan_model(
         config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
         refuse_recurrent(config, MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None))
         if options.quantization.config is not None and getattr(config, "quantization_config", None) is not None:
-            raise OptionError(
-                f"only whole weights can be quantised, and those of {name!r} already are; leave quantization out"
-            )
+            remedy = "choose drafter_quantization='none'" if role == "drafter" else "leave quantization out"
+            raise OptionError(f"only whole weights can be quantised, and those of {name!r} already are; {remedy}")
         stand_in = without_weights(config, options.dtype, trust_remote_code)
     sizes = weight_sizes(stand_in, options.quantization.bits)
     devices = module_devices(options.placement, stand_in, sizes, what=f"{role} {name!r}", taken=taken or {})
@@ -153,7 +155,10 @@ def plan_model(
     for weight, size in sizes.items():
         place = device_of(weight, devices) or options.placement.device
         needs[place] = needs.get(place, 0) + size
-    return PlannedModel(name, role, source, config, options, devices, needs, trust_remote_code)
+    with _load_errors(name):
+        tokenizer = _load_tokenizer(name, source, trust_remote_code)
+        eos_ids = _eos_ids(_generation_config(source, config), tokenizer)
+    return PlannedModel(name, role, source, config, tokenizer, eos_ids, options, devices, needs, trust_remote_code)
 
 
 def check_room(planned: Sequence[PlannedModel]) -> None:
@@ -168,7 +173,7 @@ def check_room(planned: Sequence[PlannedModel]) -> None:
 
 
 def read_model(planned: PlannedModel) -> LoadedModel:
-    """Read the tokenizer and the weights of a model. Raises `LoadError` and `NotEnoughMemoryError`."""
+    """Read the weights of a model. Raises `LoadError` and `NotEnoughMemoryError`."""
     name, options, trust = planned.name, planned.options, planned.trust_remote_code
     quantization = options.quantization.config
     several = len(planned.devices) > 1 or quantization is not None
@@ -178,7 +183,6 @@ def read_model(planned: PlannedModel) -> LoadedModel:
     if quantization is not None:
         extra["quantization_config"] = copy.deepcopy(quantization)
     with _load_errors(name, [(planned.role, torch.device(place)) for place in planned.needs]):
-        tokenizer = _load_tokenizer(name, planned.source, trust)
         model = AutoModelForCausalLM.from_pretrained(
             planned.source,
             config=planned.config,
@@ -189,7 +193,9 @@ def read_model(planned: PlannedModel) -> LoadedModel:
         )
         # What accelerate or a quantiser has put in its place stays there.
         model = model.eval() if several else model.to(options.placement.device).eval()
-    return LoadedModel(model, tokenizer, name)
+    if getattr(getattr(model.config, "quantization_config", None), "load_in_8bit", False):
+        hush_eight_bit_products()
+    return LoadedModel(model, planned.tokenizer, name)
 
 
 def check_source(name: str) -> None:
@@ -210,6 +216,26 @@ def check_source(name: str) -> None:
 def hide_progress_bars() -> None:
     """Keep transformers from drawing progress bars of its own, for a program that draws its own."""
     transformers_logging.disable_progress_bar()
+
+
+def _logit_size(config: Any) -> int:
+    return int(config.get_text_config(decoder=True).vocab_size)
+
+
+def _eos_ids(generation_config: Any, tokenizer: Any) -> frozenset[int]:
+    found = generation_config.eos_token_id
+    if found is None:
+        found = tokenizer.eos_token_id
+    listed = found if isinstance(found, (list, tuple)) else [found]
+    return frozenset(int(id_) for id_ in listed if id_ is not None)
+
+
+def _generation_config(source: str, config: Any) -> Any:
+    """As the model will have it; without a file of its own it comes from the configuration."""
+    try:
+        return GenerationConfig.from_pretrained(source)
+    except OSError:
+        return GenerationConfig.from_model_config(config)
 
 
 def _local_source(name: str, dtype: torch.dtype | None) -> str:

@@ -79,10 +79,12 @@ def resolve_device(device: str, option: str = "device") -> str:
     try:
         place = torch.device(device)
         torch.empty(0, device=place)
-    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError, ImportError) as error:
         raise _no_such_device(device, option) from error
-    if place.type == "meta":
+    if place.type == "meta" or (place.type == "cpu" and place.index):
         raise _no_such_device(device, option)
+    if place.type == "cpu":
+        return "cpu"
     if device == "cuda":
         return f"cuda:{torch.cuda.current_device()}"
     return str(place)

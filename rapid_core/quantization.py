@@ -48,8 +48,7 @@ def resolve_quantization(
     if value is None or value == "none":
         return NONE
     if isinstance(value, QuantizationConfigMixin):
-        text = json.dumps(value.to_dict(), sort_keys=True, default=str)
-        return Quantization(text, value, FEWEST_BITS)
+        return Quantization(_text(value), value, FEWEST_BITS)
     if value not in tuple(BITS):
         raise OptionError(
             f"{option} must be 'none', {', '.join(map(repr, BITS))} or a quantization config of transformers, "
@@ -57,7 +56,16 @@ def resolve_quantization(
         )
     require("accelerate", extra=EXTRA)
     config = _bitsandbytes(value, dtype) if value.startswith("bnb") else _torchao(value, device_type, dtype, option)
-    return Quantization(value, config, BITS[value])
+    return Quantization(_text(config), config, BITS[value])
+
+
+def _text(config: Any) -> str:
+    return json.dumps(config.to_dict(), sort_keys=True, default=str)
+
+
+def hush_eight_bit_products() -> None:
+    """Keep bitsandbytes from a warning in every product of an 8-bit model that is not float16."""
+    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
 
 
 def _bitsandbytes(name: str, dtype: torch.dtype | None) -> Any:
@@ -65,8 +73,6 @@ def _bitsandbytes(name: str, dtype: torch.dtype | None) -> Any:
     if name == "bnb-4bit":
         compute = dtype or torch.bfloat16
         return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute)
-    # It logs a warning in every product of a model that is not float16.
-    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     return BitsAndBytesConfig(load_in_8bit=True)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from rapid_core.errors import OptionError
 from rapid_core.loading import LoadedModel, ModelOptions, check_room, check_source, plan_model, read_model
 from rapid_core.placement import DeviceMap
+from rapid_core.vocabulary import pair_vocabularies
 
 
 def load_roles(
@@ -28,8 +29,8 @@ def load_roles(
     """Load a target, and a drafter unless it is the same model with the same options.
 
     Options of the drafter that are None are the target's. What can be wrong with either is found before
-    weights are read, and that both fit into memory. Raises `LoadError`, `OptionError` and
-    `NotEnoughMemoryError`.
+    weights are read, and that both fit into memory and share a vocabulary. Raises `LoadError`,
+    `OptionError` and `NotEnoughMemoryError`.
     """
     given = {
         "drafter_device": drafter_device,
@@ -70,6 +71,7 @@ def load_roles(
         drafter, drafter_options, role="drafter", trust_remote_code=trust_remote_code, taken=planned.needs
     )
     check_room([planned, beside])
+    pair_vocabularies(planned, beside)
     return read_model(planned), read_model(beside)
 
 

@@ -22,6 +22,7 @@ from rapid_core.datatypes import (
     LongHistory,
     Message,
     Result,
+    SharedVocabulary,
     Stats,
     TokenEvent,
     ToolCall,
@@ -72,6 +73,7 @@ class ScriptedEngine:
         self._answers = answers
         self.window = window
         self.names = (name, name)
+        self.shared_vocabulary = SharedVocabulary(1, 1, 1)
         self.tools_in_template = tools_in_template
         self._delay_s = delay_s
         self.requests: list[Asked] = []

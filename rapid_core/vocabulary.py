@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 LEAST_SHARE = 0.05
 # Tokens of the target whose spelling in the drafter's tokens is remembered.
 MOST_SPELLED = 65536
+# Making one takes seconds for a large vocabulary, and a pair is matched before its weights are read and after.
+_READERS: WeakKeyDictionary[Any, tuple[int, LLTokenizer]] = WeakKeyDictionary()
 
 
 class Speaker(Protocol):
@@ -230,11 +233,14 @@ class _Tokens:
 def _reader(tokenizer: Any) -> Reader:
     from llguidance.hf import from_tokenizer
 
-    try:
-        reader: LLTokenizer = from_tokenizer(tokenizer)
-    except ValueError:
-        # A vocabulary of whole words, or a tokenizer in Python.
-        return PlainReader(tokenizer)
+    tokens, reader = _READERS.get(tokenizer, (0, None))
+    if reader is None or tokens != len(tokenizer):
+        try:
+            reader = from_tokenizer(tokenizer)
+        except ValueError:
+            # A vocabulary of whole words, or a tokenizer in Python.
+            return PlainReader(tokenizer)
+        _READERS[tokenizer] = len(tokenizer), reader
     return reader
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -30,7 +30,8 @@ class Kept:
             return cls(repr(sorted((str(name), str(place)) for name, place in value.items())), dict(value))
         if hasattr(value, "to_dict"):
             return cls(json.dumps(value.to_dict(), sort_keys=True, default=str), value)
-        return value
+        # Whatever else cannot be hashed is refused by the engine, and not by a lookup.
+        return value if isinstance(value, Hashable) else cls(repr(value), value)
 
     @staticmethod
     def value_of(option: Any) -> Any:

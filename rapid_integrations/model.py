@@ -191,6 +191,9 @@ class RapidModel(BaseModel):
             # Two engines may be called alike.
             "engine": None if self.engine is None else token_of(self.engine),
             "device": self.device,
+            "drafter_device": self.drafter_device,
+            "device_map": repr(Kept.of(self.device_map)),
+            "drafter_device_map": repr(Kept.of(self.drafter_device_map)),
             "dtype": self.dtype,
             "drafter_dtype": self.drafter_dtype,
             "quantization": repr(Kept.of(self.quantization)),

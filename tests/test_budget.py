@@ -158,3 +158,19 @@ def test_chunks_of_the_caller_are_read_as_they_are(lines):
         stats = ask(engine, LongContext(lines, chunks), "Who?", Speculation(), max_new_tokens=2).stats
     assert [chunk.text for chunk in stats.retrieved] == list(chunks)
     assert stats.notes == ("budget='auto' is not for chunks that were given: they are used as they are",)
+
+
+def test_a_note_tells_the_threshold_where_that_ended_the_choice(lines):
+    with engine_of(Retrieval(chunk_tokens=64, threshold=0.0, floor_tokens=256)) as engine:
+        scores = [chunk.score for chunk in ask(engine, lines, "Which line?", max_new_tokens=2).stats.retrieved]
+    retrieval = Retrieval(chunk_tokens=64, threshold=max(scores), floor_tokens=256, budget="auto")
+    with engine_of(retrieval) as engine:
+        stats = ask(engine, lines, "Which line?", max_new_tokens=2).stats
+    assert all(chunk.score >= retrieval.threshold for chunk in stats.retrieved)
+    assert stats.retrieved and stats.notes[0].endswith("the similarities of the others do not reach the threshold")
+
+
+def test_a_budget_of_fewer_tokens_than_a_chunk_has_makes_chunks_shorter(lines):
+    with engine_of(Retrieval(threshold=0.0, budget=160)) as engine:
+        stats = ask(engine, lines, "Who are the many ships of Lima?", max_new_tokens=2).stats
+    assert stats.retrieved and sum(len(chunk.text) for chunk in stats.retrieved) <= 160

@@ -15,7 +15,7 @@ from rapid_core import MissingDependencyError, NotEnoughMemoryError, OptionError
 from rapid_core.estimate import weight_sizes, without_weights
 from rapid_core.kv_cache import CacheLayout
 from rapid_core.loading import load_model
-from rapid_core.placement import Placement, module_devices, resolve_dtype, resolve_placement
+from rapid_core.placement import Placement, module_devices, resolve_device, resolve_dtype, resolve_placement
 from rapid_core.runner import ModelRunner
 from rapid_core.testing import WordEncoder, save_tiny_model, tiny_engine, tiny_model
 
@@ -225,3 +225,13 @@ def test_what_a_token_takes_is_counted_on_each_device():
 
 def test_a_dtype_is_float32_on_a_cpu_and_the_checkpoints_own_elsewhere():
     assert resolve_dtype("auto", "cpu") == torch.float32 and resolve_dtype("auto", "cuda:1") is None
+
+
+@pytest.mark.parametrize("device", ["hpu", "privateuseone", "cpu:1"])
+def test_devices_that_torch_only_knows_by_name_do_not_exist_either(device):
+    with pytest.raises(OptionError, match="drafter_device must exist on this machine"):
+        resolve_device(device, "drafter_device")
+
+
+def test_one_place_has_one_name():
+    assert resolve_device("cpu:0") == resolve_device("cpu") == "cpu"

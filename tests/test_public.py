@@ -30,8 +30,8 @@ from rapid_core.testing import ScriptedEngine, tiny_model
 PUBLIC = """
 Chunk CompilationError Constraint Delta Document DocumentError EngineStateError InputError LoadError LongContext
 LongHistory Message MissingDependencyError ModelOutputError NotEnoughMemoryError OptionError PromptPair
-PromptTooLongError RapidEngine RapidError Result Retrieval RetrievalError Sampling SavedDocumentError Speculation
-Stats TokenEvent Tool ToolCall ToolUse UnknownOptionError UnsupportedModelError Usage VocabularyError
+PromptTooLongError RapidEngine RapidError Result Retrieval RetrievalError Sampling SavedDocumentError
+SharedVocabulary Speculation Stats TokenEvent Tool ToolCall ToolUse UnknownOptionError UnsupportedModelError Usage VocabularyError
 """.split()
 
 

@@ -339,3 +339,10 @@ def test_what_a_progress_callback_raises_in_the_new_prompt_reaches_the_caller(do
 def test_passages_have_drifted_where_a_good_part_of_the_text_is_new(now, new):
     before = [Chunk("a" * 90), Chunk("a" * 70)]
     assert [chunk.text for chunk in drift(before, [Chunk(text) for text in now])] == new
+
+
+def test_other_passages_take_the_place_of_the_old_ones_in_the_cache(document):
+    with engine_of() as engine:
+        result = ask(engine, document, Speculation(gamma=5))
+        assert any(note.startswith("searched again") for note in result.stats.notes)
+        assert len(engine._drafter.store.slots) == 1

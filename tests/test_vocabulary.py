@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from rapid_core import (
     Constraint,
+    InputError,
     Message,
     RapidEngine,
     Retrieval,
@@ -31,7 +32,7 @@ from rapid_core.drafting import RagDrafter
 from rapid_core.loading import LoadedModel
 from rapid_core.runner import ModelRunner
 from rapid_core.sampling import Sampler
-from rapid_core.testing import FixedLogits, WordEncoder, tiny_foreign_pair, tiny_model, tiny_tokenizer
+from rapid_core.testing import FixedLogits, WordEncoder, save_tiny_model, tiny_foreign_pair, tiny_model, tiny_tokenizer
 from rapid_core.verification import augmented_target, greedy_target
 from rapid_core.vocabulary import SAME_VOCABULARY, pair_vocabularies
 
@@ -490,3 +491,22 @@ def test_looked_up_tokens_that_the_drafter_lacks_are_not_checked_by_it(pairing):
     ids = [*ours.encode("ab", add_special_tokens=False), *ours.encode(" of Peru", add_special_tokens=False)]
     assert pairing.vocabulary.beginning(ids) == ids[:2]
     assert isinstance(Proposal(torch.tensor([1]), None).shared, type(None))
+
+
+def test_vocabularies_are_matched_before_weights_are_read(tmp_path, monkeypatch):
+    from rapid_core import loading, vocabulary
+
+    folders = [save_tiny_model(tmp_path / name, words=words) for name, words in (("a", ()), ("b", DRAFTER_WORDS))]
+    monkeypatch.setattr(vocabulary, "LEAST_SHARE", 0.999)
+    monkeypatch.setattr(
+        loading.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("weights were read")
+    )
+    with pytest.raises(VocabularyError, match=r"258 tokens are shared, 100.0% of the target's 258 and 8\d\.\d% of"):
+        RapidEngine.load(str(folders[0]), str(folders[1]))
+
+
+def test_a_foreign_drafter_without_a_template_is_named():
+    target, drafter = tiny_foreign_pair(target_words=TARGET_WORDS, drafter_words=DRAFTER_WORDS)
+    drafter.tokenizer.chat_template = None
+    with pytest.raises(InputError, match=r"the drafter 'tiny-llama-1' has another vocabulary .* needs a chat template"):
+        RapidEngine(target, drafter)
