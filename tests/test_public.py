@@ -31,7 +31,8 @@ PUBLIC = """
 Chunk CompilationError Constraint Delta Document DocumentError EngineStateError InputError LoadError LongContext
 LongHistory Message MissingDependencyError ModelOutputError NotEnoughMemoryError OptionError PromptPair
 PromptTooLongError RapidEngine RapidError Result Retrieval RetrievalError Sampling SavedDocumentError
-SharedVocabulary Speculation Stats TokenEvent Tool ToolCall ToolUse UnknownOptionError UnsupportedModelError Usage VocabularyError
+SharedVocabulary Speculation Stats TokenEvent Tool ToolCall ToolUse UnknownOptionError UnsupportedModelError
+Usage VocabularyError
 """.split()
 
 
