@@ -4,6 +4,7 @@ The public names are listed here and imported when first used, so that a command
 integration that only needs a few of them does not wait for torch.
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +126,16 @@ __all__ = [
     "Usage",
     "VocabularyError",
 ]
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Failed to load ") and "is an Enum subclass" not in record.getMessage()
+
+
+# transformers imports torchao wherever it is installed, also for models that are not quantised. torchao then warns of
+# kernels for other GPUs than this machine's, and torch of how torchao registers its enums.
+for _name in ("torchao", "torch.utils._pytree"):
+    logging.getLogger(_name).addFilter(_is_news)
 
 
 def __dir__() -> list[str]:
