@@ -132,9 +132,9 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("Failed to load ") and "is an Enum subclass" not in record.getMessage()
 
 
-# transformers imports torchao wherever it is installed, also for models that are not quantised. torchao then warns of
-# kernels for other GPUs than this machine's, and torch of how torchao registers its enums.
-for _name in ("torchao", "torch.utils._pytree"):
+# Where torchao and bitsandbytes are installed, transformers and encoders import them, also for models that are not
+# quantised. They then warn of kernels that this machine has not, and torch of how torchao registers its enums.
+for _name in ("torchao", "torch.utils._pytree", "bitsandbytes.backends.cpu.ops"):
     logging.getLogger(_name).addFilter(_is_news)
 
 

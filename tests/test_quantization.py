@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from helpers import TINY, ask
@@ -208,3 +211,14 @@ def test_a_package_that_is_missing_is_named_with_the_pip_command(monkeypatch, na
     monkeypatch.setattr(module.importlib, "import_module", without)
     with pytest.raises(MissingDependencyError, match=rf"'{package}.*pip install 'rapid-integrations\[quantization\]'"):
         resolve_quantization(name, "cpu", torch.float32)
+
+
+def test_importing_the_packages_is_quiet_and_their_other_warnings_are_not():
+    code = (
+        "import rapid_core.engine, logging, sys, bitsandbytes\n"
+        "assert 'torchao' in sys.modules\n"
+        "for name in ('torchao', 'bitsandbytes.backends.cpu.ops'):\n"
+        "    logging.getLogger(name).warning('of use')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "of use\n" * 2
