@@ -14,6 +14,7 @@ from helpers import TINY, ask
 from rapid_core import (
     LongContext,
     ModelOutputError,
+    NotEnoughMemoryError,
     PromptTooLongError,
     RapidEngine,
     RetrievalError,
@@ -240,11 +241,18 @@ def test_ctrl_c_while_the_main_thread_waits_for_the_target_ends_the_prefill(docu
         assert ask(engine, context, max_new_tokens=8).token_ids == ask(fresh, context, max_new_tokens=8).token_ids
 
 
-def test_a_failure_of_the_drafter_ends_the_prefill(document, beside):
+@pytest.mark.parametrize(
+    ("failure", "reaches", "message"),
+    [
+        (ZeroDivisionError("out of order"), ZeroDivisionError, "out of order"),
+        (MemoryError("no room"), NotEnoughMemoryError, "memory must suffice, and it ran out"),
+    ],
+)
+def test_a_failure_of_the_drafter_ends_the_prefill(document, beside, failure, reaches, message):
     with make_engine() as engine, tiny_engine() as fresh:
         forward = engine.drafter.model.forward
-        engine.drafter.model.forward = lambda *_, **__: (_ for _ in ()).throw(MemoryError("no room"))
-        with pytest.raises(MemoryError, match="no room"):
+        engine.drafter.model.forward = lambda *_, **__: (_ for _ in ()).throw(failure)
+        with pytest.raises(reaches, match=message):
             ask(engine, document)
         engine.drafter.model.forward = forward
         assert ask(engine, document, max_new_tokens=8).token_ids == ask(fresh, document, max_new_tokens=8).token_ids
