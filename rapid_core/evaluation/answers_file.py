@@ -43,7 +43,7 @@ class RunFolder:
         """
         file = self._folder / RUN
         if self._folder.exists() and not self._folder.is_dir():
-            raise OptionError(f"a run is written into a folder, and {str(self._folder)!r} is a file; name another --out")
+            raise OptionError(f"a run has a folder, and {str(self._folder)!r} is a file; name another --out")
         if not file.exists():
             if (self._folder / ANSWERS).exists():
                 raise OptionError(
@@ -60,8 +60,8 @@ class RunFolder:
         ]
         if differing:
             raise OptionError(
-                f"the run in {str(self._folder)!r} goes on only as it began: {'; '.join(differing)}; repeat its options, "
-                "or name another --out"
+                f"the run in {str(self._folder)!r} goes on only as it began: {'; '.join(differing)}; repeat its "
+                "options, or name another --out"
             )
 
     def open(self, description: dict[str, Any]) -> Self:

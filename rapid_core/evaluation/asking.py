@@ -154,7 +154,7 @@ class Asker:
             return context, 0.0
         key = _choice(setting)
         if key not in self._known.passages:
-            source = self._part.other if setting.unrelated else context
+            source = replace(context, text=self._part.other) if setting.unrelated else context
             started = time.perf_counter()
             found = self._engine(setting).retrieve(question.messages, context=source, tokens=setting.retrieved_tokens)
             seconds = time.perf_counter() - started

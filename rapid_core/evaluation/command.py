@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from click.core import ParameterSource
 from rich.console import Console
 
 from rapid_core.command_options import (
@@ -178,7 +177,9 @@ def _refuse_others(context: typer.Context) -> None:
     given = [
         f"--{name.replace('_', '-')}"
         for name in context.params
-        if name not in ("out", "report_only") and context.get_parameter_source(name) is not ParameterSource.DEFAULT
+        if name not in ("out", "report_only")
+        and (source := context.get_parameter_source(name)) is not None
+        and source.name != "DEFAULT"
     ]
     if given:
         raise OptionError(f"--report-only takes the run as it is in --out, got {', '.join(given)}; leave that out")

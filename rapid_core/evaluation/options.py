@@ -131,8 +131,8 @@ class EvalOptions:
             )
         if self.upward_drafter is not None and not upward:
             raise OptionError(
-                f"an upward drafter is for rapid-upward, got {self.upward_drafter!r} for {', '.join(self.methods)}; add "
-                "the method, or leave the drafter out"
+                f"an upward drafter is for rapid-upward, got {self.upward_drafter!r} for {', '.join(self.methods)}; "
+                "add the method, or leave the drafter out"
             )
 
     def _check_sweeps(self) -> None:

@@ -17,13 +17,13 @@ from rapid_core.evaluation.records import Question, Setting
 class Part:
     """The questions about one text, which is read once for all of them.
 
-    asked: each question with its settings. tokens: of the text, for the target. other: another document
-    of the task, whose passages have nothing to do with the questions.
+    asked: each question with its settings. tokens: of the text, for the target. other: the text of another
+    document of the task, whose passages have nothing to do with the questions.
     """
 
     asked: tuple[tuple[Question, tuple[Setting, ...]], ...]
     tokens: int
-    other: LongContext | None = None
+    other: str = ""
 
     def __iter__(self) -> Iterator[tuple[Question, Setting]]:
         """Every question with every setting, in their order."""
@@ -81,7 +81,7 @@ class Planner:
                 asked = [(question, self._settings_of(question, settings, others)) for question in sized]
                 asked = [(question, found) for question, found in asked if found]
                 if asked:
-                    yield Part(tuple(asked), self._tokens(asked[0][0]), LongContext(others[0]) if others else None)
+                    yield Part(tuple(asked), self._tokens(asked[0][0]), others[0] if others else "")
 
     def _sized(self, questions: Sequence[Question], tokens: int | None, others: Sequence[str]) -> list[Question]:
         """The questions that a document of so many tokens can answer, with that document."""
@@ -105,13 +105,15 @@ class Planner:
             if not fitted and long:
                 self._leave_out(question, f"with {tokens:,} tokens of context, since no paragraph ends before")
             elif not fitted:
-                self._leave_out(question, f"with {tokens:,} tokens of context, since all documents are shorter together")
+                self._leave_out(
+                    question, f"with {tokens:,} tokens of context, since all documents together are shorter"
+                )
             elif long and question.evidence is None:
                 self._leave_out(question, f"with {tokens:,} tokens of context, since the cut may have its evidence")
             elif question.evidence is not None and question.evidence[1] > len(fitted):
                 self._leave_out(question, f"with {tokens:,} tokens of context, since its evidence is behind the cut")
             else:
-                found.append(replace(question, context=LongContext(fitted)))
+                found.append(_with_text(question, fitted))
         return found
 
     def _settings_of(
@@ -121,7 +123,7 @@ class Planner:
         found = []
         for setting in settings:
             if _text(question) is None and (setting.retrieved_tokens is not None or setting.unrelated):
-                self._leave_out(question, f"by {setting.label}, since passages are chosen of documents, not of histories")
+                self._leave_out(question, f"by {setting.label}, since passages are chosen of documents alone")
             elif setting.unrelated and not others:
                 self._leave_out(question, f"by {setting.label}, since the task has no other document")
             else:
@@ -134,6 +136,11 @@ class Planner:
 
     def _leave_out(self, question: Question, why: str) -> None:
         self._left_out[f"{question.task}: {{}} not asked {why}"] += 1
+
+
+def _with_text(question: Question, text: str) -> Question:
+    assert isinstance(question.context, LongContext)  # it has a text, so it is one
+    return replace(question, context=replace(question.context, text=text))
 
 
 def _text(question: Question) -> str | None:

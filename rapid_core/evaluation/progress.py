@@ -42,7 +42,9 @@ class RunProgress:
         now = time.monotonic()
         if self._bar.disable and now - self._said >= LINE_EVERY_S:
             self._said = now
-            self._console.print(f"{done:,} of {self._total:,} answers, {self._left(done, now)}; {where}", soft_wrap=True)
+            self._console.print(
+                f"{done:,} of {self._total:,} answers, {self._left(done, now)}; {where}", soft_wrap=True
+            )
 
     def __enter__(self) -> Self:
         self._bar.start()

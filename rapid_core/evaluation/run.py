@@ -36,7 +36,8 @@ def run(
         if found != wanted:
             raise InputError(
                 f"answers must stand in the order in which they are asked for, and line {number} of {ANSWERS} has "
-                f"{found[0]!r} by {found[1].label}, where {wanted[0]!r} by {wanted[1].label} is asked; name another --out"
+                f"{found[0]!r} by {found[1].label}, where {wanted[0]!r} by {wanted[1].label} is asked; name "
+                "another --out"
             )
     place = 0
     for part in plan.parts:
