@@ -40,7 +40,7 @@ def evaluate(options: EvalOptions, out: Path, console: Console) -> bool:
     with console.status("loading models"), load_engines(options) as engines:
         tasks = _load_tasks(options, count_tokens=engines["drafter"].count_tokens)
         plan = Planner(options.settings, engines["drafter"].count_tokens).plan([task.questions() for task in tasks])
-        notes = [*options.notes, *(note for task in tasks for note in task.notes), *plan.notes]
+        notes = [*options.notes, *(f"{task.name}: {note}" for task in tasks for note in task.notes), *plan.notes]
         for note in notes:
             console.print(Text(f"note: {note}", style="yellow"), soft_wrap=True)
         if not len(plan):
