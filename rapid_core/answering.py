@@ -341,6 +341,10 @@ class Answerer:
                 pacer=pacer,
             )
             again = self._second_retrieval(request, prepared, drafter, reserve, progress)
+        elif prepared.speculation.enabled and prepared.speculation.drafter == "streaming":
+            prepared.plan.notes.append(
+                "no drafter: the target encodes positions by the length of its text, and keys of a part would not fit"
+            )
         return self.new_decoder(
             self._target,
             drafter,

@@ -12,7 +12,7 @@ from rapid_core.cache_store import CacheBudget, CacheStore
 from rapid_core.runner import ModelRunner
 
 # The window moves by so many tokens at once: each time all its keys are copied.
-STRIDE = 64
+STRIDE = 16
 
 
 class StreamingRunner(ModelRunner):
