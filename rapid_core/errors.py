@@ -4,7 +4,8 @@
     ├── OptionError (ValueError)             an option breaks its rule
     │   └── UnknownOptionError (TypeError)   an option that does not exist
     ├── InputError (ValueError)              messages or a document that cannot be used
-    │   └── PromptTooLongError               a prompt that does not fit the model's window
+    │   ├── PromptTooLongError               a prompt that does not fit the model's window
+    │   └── BadLineError                     a line of a data file that cannot be used
     ├── DocumentError (OSError)              a file or folder that cannot be read as a document
     ├── LoadError                            a model, tokenizer or encoder that cannot be loaded
     │   ├── UnsupportedModelError            an architecture whose cache cannot be rewound
@@ -21,6 +22,8 @@ Every message states the rule, the value and the remedy.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 
 class RapidError(Exception):
@@ -49,6 +52,19 @@ class PromptTooLongError(InputError):
         super().__init__(message)
         self.prompt_tokens = prompt_tokens
         self.window = window
+
+
+class BadLineError(InputError):
+    """A line of a data file that cannot be used.
+
+    `path` and `line`, counted from 1, say where it stands, `problem` what is wrong with it.
+    """
+
+    def __init__(self, path: Path, line: int, problem: str) -> None:
+        super().__init__(f"{path}, line {line}: {problem}; mend the line, or leave it out with --skip-bad")
+        self.path = path
+        self.line = line
+        self.problem = problem
 
 
 class DocumentError(RapidError, OSError):
