@@ -155,7 +155,7 @@ def test_each_task_scores_by_its_metrics_and_names_the_main_one_first(data):
     # Each by the metric of its line alone.
     assert dialogue.score(chat, "The bees.", None) == {"f1": 1.0}
     assert dialogue.score(meeting, "Bees.", None) == {"rouge_l_sum": 1.0}
-    assert [list(task.metrics)[0] for task in (short, summary, dialogue)] == ["f1", "rouge_l_sum", "f1"]
+    assert [next(iter(task.metrics)) for task in (short, summary, dialogue)] == ["f1", "rouge_l_sum", "f1"]
 
 
 def test_options_are_scored_by_the_letter_and_by_likelihoods(data):
