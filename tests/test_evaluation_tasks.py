@@ -181,7 +181,7 @@ BROKEN = [
     ("long_qa", b"[1, 2]", r"it must be a JSON object, got \[1, 2\]"),
     ("long_qa", b"[" * 100_000, "it is no JSON"),
     ("long_qa", b'{"id": "\xff"}', "it is no UTF-8"),
-    ("long_qa", b'{"id": "\\ud800"}', "it is no JSON .*surrogates"),
+    ("long_qa", b'{"id": "\\ud800"}', "it is no Unicode text .*surrogates"),
     ("long_qa", {}, "the field 'id' is missing"),
     ("long_qa", QA, "the id 'q1' is that of line 2, and ids must differ"),
     ("long_qa", {"id": "x", "question": "Who?"}, "the field 'document_id' is missing"),
