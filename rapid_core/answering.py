@@ -12,13 +12,14 @@ from rapid_core.config import Fit, Sampling, Speculation, check_fit
 from rapid_core.constrained import Grammars, Matcher
 from rapid_core.constraint import Constraint
 from rapid_core.context import Context, Task, read_context, read_messages
-from rapid_core.datatypes import Delta, LongContext, LongHistory, Message, PromptPair, Stats, Usage
+from rapid_core.datatypes import Chunk, Delta, LongContext, LongHistory, Message, PromptPair, Stats, Usage
 from rapid_core.decoder import Counts, Decoder
 from rapid_core.document_keeper import DocumentKeeper
 from rapid_core.drafting import RagDrafter, WaitingPrompt
-from rapid_core.errors import OptionError, PromptTooLongError
+from rapid_core.errors import InputError, OptionError, PromptTooLongError
 from rapid_core.first_token import Prepared, Preparer
 from rapid_core.history import find_task
+from rapid_core.likelihood import Likelihoods
 from rapid_core.loading import LoadedModel
 from rapid_core.lookup import NgramIndex
 from rapid_core.pacing import MOST_LOOKED_UP, CostTable, Pacer
@@ -27,10 +28,11 @@ from rapid_core.runner import ModelRunner
 from rapid_core.sampling import Sampler
 from rapid_core.second_retrieval import SecondRetrieval
 from rapid_core.streaming import TextStream
+from rapid_core.streaming_llm import StreamingRunner
 from rapid_core.tool_grammar import constraint_with_tools
 from rapid_core.tool_parsing import ToolCallStream
 from rapid_core.tool_use import Tool, ToolUse
-from rapid_core.vocabulary import Vocabulary
+from rapid_core.vocabulary import SAME_VOCABULARY, Vocabulary
 
 Prompt = str | Sequence[Message]
 Progress = Callable[[str, int, int], None]
@@ -101,10 +103,17 @@ def _drafter_may_wait(speculation: Speculation) -> bool:
     return speculation.gamma == "auto" and not speculation.transfers
 
 
+def _reserve(request: Request) -> int:
+    """Tokens to come behind either prompt: the answer, and the drafts of one round."""
+    gamma = request.speculation.gamma
+    return request.sampling.max_new_tokens + (MOST_LOOKED_UP if gamma == "auto" else gamma) + 1
+
+
 class Answerer:
     """Answers requests with two runners, one at a time.
 
-    loaded: the target. vocabulary: how the drafter reads and writes its ids. costs: what forwards
+    loaded: the target. vocabulary: how the drafter reads and writes its ids. keeper: of the target's
+    documents, if what answers is the target. costs: what forwards
     of the target and of the drafter cost, over all requests. new_decoder: what makes a decoder;
     another kind of it simulates verdicts.
     """
@@ -118,7 +127,7 @@ class Answerer:
         vocabulary: Vocabulary,
         prompter: ChatPrompter,
         preparer: Preparer,
-        keeper: DocumentKeeper,
+        keeper: DocumentKeeper | None = None,
     ) -> None:
         self._loaded = loaded
         self._target, self._drafter = target, drafter
@@ -126,6 +135,7 @@ class Answerer:
         self._prompter = prompter
         self._preparer = preparer
         self._keeper = keeper
+        self._likelihoods = Likelihoods(target, drafter, vocabulary)
         self._grammars = Grammars(loaded.tokenizer, target.vocab_size)
         self.costs = tuple(CostTable(accelerator=runner.device.type != "cpu") for runner in (target, drafter))
         self.new_decoder: Callable[..., Decoder] = Decoder
@@ -133,6 +143,7 @@ class Answerer:
     def forget(self) -> None:
         """Give the memory back that no role's cache has."""
         self._preparer.forget()
+        self._likelihoods.forget()
 
     def prompts(self, request: Request) -> PromptPair:
         """The two prompts of a request."""
@@ -140,6 +151,50 @@ class Answerer:
             self._task(request), request.sampling, request.speculation, request.fit, request.progress
         )
         return plan.prompts
+
+    def read(self, request: Request) -> Stats:
+        """Read the prompts of a request, and answer nothing."""
+        prepared = self._prepare(request, request.progress)
+        return self._stats(prepared, Counts(), 0, 0, 0.0, 0.0)
+
+    def retrieve(self, request: Request, tokens: int | None) -> tuple[Chunk, ...]:
+        """The passages that the drafter would read, of up to `tokens`."""
+        return self._preparer.passages(self._task(request), tokens, request.sampling, request.progress)
+
+    def log_likelihoods(self, request: Request, answers: Sequence[str]) -> tuple[float, ...]:
+        """Log-probability of each of `answers` behind the prompt of a request."""
+        ids = [self._prompter.token_ids(answer) for answer in answers]
+        for answer, tokens in zip(answers, ids, strict=True):
+            if not tokens:
+                raise InputError(f"an answer must have a token, got {answer!r}")
+        longest = max(map(len, ids), default=1)
+        request = replace(request, sampling=replace(request.sampling, max_new_tokens=longest))
+        prepared = self._prepare(request, request.progress)
+        drafts = prepared.plan.prompts.drafter_ids is not None
+        for runner in (self._target, *((self._drafter,) if drafts else ())):
+            if longest > runner.room:
+                raise PromptTooLongError(
+                    f"an answer must fit behind the prompt in the {runner.role}'s window of {runner.window:,} tokens, "
+                    f"and the longest takes {longest:,} behind {len(runner.sequence):,}; shorten the prompt",
+                    prompt_tokens=len(runner.sequence),
+                    window=runner.window,
+                )
+        return self._likelihoods.of(ids, prepared.speculation, drafts=drafts)
+
+    def _prepare(self, request: Request, progress: Progress, *, drafter_may_wait: bool = False) -> Prepared:
+        """Both prompts of a request, and both roles behind them."""
+        prepared = self._preparer.prepare(
+            self._task(request),
+            request.sampling,
+            request.speculation,
+            request.fit,
+            progress,
+            reserve=_reserve(request),
+            drafter_may_wait=drafter_may_wait,
+        )
+        if self._keeper is not None:
+            self._keeper.note(prepared.plan.task, prepared.plan.prompts.target_ids)
+        return prepared
 
     def answer(self, request: Request, is_cancelled: IsCancelled) -> Generator[Delta]:
         """One request from its prompts to its last delta."""
@@ -157,29 +212,17 @@ class Answerer:
                 raise _ProgressError(error) from error
 
         try:
-            task = self._task(request)
-            gamma = request.speculation.gamma
-            reserve = request.sampling.max_new_tokens + (MOST_LOOKED_UP if gamma == "auto" else gamma) + 1
-            prepared = self._preparer.prepare(
-                task,
-                request.sampling,
-                request.speculation,
-                request.fit,
-                progress,
-                reserve=reserve,
-                drafter_may_wait=_drafter_may_wait(request.speculation),
-            )
+            prepared = self._prepare(request, progress, drafter_may_wait=_drafter_may_wait(request.speculation))
         except _CancelledError:
             yield Delta("", finish_reason="cancelled", usage=Usage(), stats=Stats())
             return
         except _ProgressError as raised:
             raise raised.error from None
         plan = prepared.plan
-        self._keeper.note(plan.task, plan.prompts.target_ids)
         decode_started = time.perf_counter()
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63)
         self._check_room(matcher)
-        decoder = self._decoder(request, prepared, matcher, seed, reserve, progress, is_cancelled)
+        decoder = self._decoder(request, prepared, matcher, seed, progress, is_cancelled)
         text = self._text(request)
         first_token_s = 0.0
         try:
@@ -225,7 +268,7 @@ class Answerer:
         self, prepared: Prepared, counts: Counts, seed: int, tokens: int, first_token_s: float, decode_s: float
     ) -> Stats:
         plan, evidence = prepared.plan, prepared.evidence
-        drafts = plan.prompts.drafter_ids is not None
+        drafts = self._drafts(prepared)
         notes = [*plan.notes, *self._target.notes, *(self._drafter.notes if drafts else ())]
         if counts.drafter_full:
             notes.append("the drafter's window filled up, and the answer went on without it")
@@ -268,34 +311,40 @@ class Answerer:
         prepared: Prepared,
         matcher: Matcher | None,
         seed: int,
-        reserve: int,
         progress: Progress,
         is_cancelled: IsCancelled,
     ) -> Decoder:
-        prompts, size = prepared.plan.prompts, self._target.vocab_size
+        prompts, size, reserve = prepared.plan.prompts, self._target.vocab_size, _reserve(request)
         index, pacer = self._pacing(request.sampling, prepared)
         drafter = again = None
-        if prompts.drafter_ids is not None:
+        if self._drafts(prepared):
+            reads, vocabulary = self._drafter, self._vocabulary
+            if prompts.drafter_ids is None:
+                reads, vocabulary = self._streaming(prepared.speculation, reserve), SAME_VOCABULARY
             # Drafts must not be drawn with the numbers that decide about them: another seed.
             sampler = Sampler(
                 request.sampling,
                 size,
                 prompts.target_ids,
-                self._drafter.device,
+                reads.device,
                 seed ^ 0x5DEECE66D,
                 matcher.twin() if matcher is not None else None,
             )
             drafter = RagDrafter(
-                self._drafter,
+                reads,
                 sampler,
                 prepared.speculation,
                 self._loaded.eos_ids,
-                vocabulary=self._vocabulary,
+                vocabulary=vocabulary,
                 waiting=self._waiting(request, prepared, reserve, progress),
                 index=index,
                 pacer=pacer,
             )
             again = self._second_retrieval(request, prepared, drafter, reserve, progress)
+        elif prepared.speculation.enabled and prepared.speculation.drafter == "streaming":
+            prepared.plan.notes.append(
+                "no drafter: the target encodes positions by the length of its text, and keys of a part would not fit"
+            )
         return self.new_decoder(
             self._target,
             drafter,
@@ -307,6 +356,17 @@ class Answerer:
             index=index,
             pacer=pacer,
             again=again,
+        )
+
+    def _drafts(self, prepared: Prepared) -> bool:
+        """Whether a model drafts."""
+        speculation = prepared.speculation
+        streams = speculation.enabled and speculation.drafter == "streaming" and self._target.keys_stay
+        return prepared.plan.prompts.drafter_ids is not None or streams
+
+    def _streaming(self, speculation: Speculation, reserve: int) -> StreamingRunner:
+        return StreamingRunner(
+            self._target, sinks=speculation.sinks, sliding_window=speculation.sliding_window, reserve=reserve
         )
 
     def _second_retrieval(
@@ -357,18 +417,21 @@ class Answerer:
         return lambda ids: self._preparer.prefill_drafter(prepared, ids, reserve=reserve, on_progress=progress)
 
     def _pacing(self, sampling: Sampling, prepared: Prepared) -> tuple[NgramIndex | None, Pacer | None]:
-        """What gamma="auto" needs: where to look drafts up, and who chooses."""
+        """Where to look drafts up, and who chooses: both for gamma="auto", the first one for lookups alone too."""
         speculation, prompts = prepared.speculation, prepared.plan.prompts
-        if not speculation.enabled or speculation.gamma != "auto":
+        looks_up = speculation.drafter == "lookup"
+        if not speculation.enabled or (speculation.gamma != "auto" and not looks_up):
             return None, None
         # The answer goes on behind the last text, which ends as the other one does. In another
         # vocabulary the passages are no texts of the target's ids, and stand in its prompt anyway.
         texts = [prompts.target_ids]
         if prompts.drafter_ids is not None and self._vocabulary.shared is None:
             texts.append(prompts.drafter_ids)
+        if speculation.gamma != "auto":
+            return NgramIndex(*texts), None
         pacer = Pacer(
             *self.costs,
-            transfer=speculation.transfers and prompts.drafter_ids is not None,
+            transfer=speculation.transfers and self._drafts(prepared),
             greedy=sampling.greedy,
         )
         return NgramIndex(*texts), pacer

@@ -27,13 +27,21 @@ UNKNOWN = CacheLayout({0: (torch.device("meta"), 1)})
 class Slot:
     """A sequence of ids and the cache with the keys of its first `cache.length` ones.
 
-    `beyond_border` says that they were made for a text over a longrope model's border.
+    `beyond_border` says that they were made for a text over a longrope model's border. `ends` are
+    where the forwards ended by which a prefill read its beginning.
     """
 
     cache: KVCache = field(default_factory=KVCache)
     sequence: list[int] = field(default_factory=list)
     beyond_border: bool = False
     used: int = 0
+    ends: list[int] = field(default_factory=list)
+
+    def rewind(self, length: int) -> None:
+        """Forget what stands behind the first `length` ids."""
+        self.cache.rewind(min(length, self.cache.length))
+        while self.ends and self.ends[-1] > length:
+            self.ends.pop()
 
     def shared(self, ids: Sequence[int], beyond_border: bool) -> int:
         """How many of `ids`, from their start, the cache holds."""
@@ -111,11 +119,12 @@ class CacheStore:
         """Bytes of a cache with room for `tokens`."""
         return tokens * self.layout.token_bytes
 
-    def take(self, ids: Sequence[int], tokens: int, *, beyond_border: bool) -> int:
+    def take(self, ids: Sequence[int], tokens: int, *, beyond_border: bool, piece: int | None = None) -> int:
         """Make a cache with room for `tokens` current, rewound to what it holds of `ids`.
 
         It is the one with the longest shared prefix where at least half of it is shared, and
         else a new one with a copy of that prefix. What must go gives its memory back first.
+        piece: reuse only what was read in forwards of so many tokens, as an empty cache would be.
         Returns how many ids, all but the last at most, need not be read again.
         Raises `NotEnoughMemoryError` where the memory does not hold it without the other caches either.
         """
@@ -124,6 +133,8 @@ class CacheStore:
             self._budget.drop([slot for slot in self.slots if slot.cache.length == 0])
             best, shared = self._longest(ids, beyond_border)
             reused = min(shared, len(ids) - 1)
+            if piece is not None and best is not None:
+                reused = _read_alike(best.ends, reused, len(ids) - 1, piece)
             # Little is lost where at least half of it is shared.
             keep = best if best is not None and 2 * reused >= best.cache.length else None
             capacity = max(capacity_for(tokens), keep.cache.capacity if keep is not None else 0)
@@ -137,15 +148,16 @@ class CacheStore:
                 slot = Slot(KVCache.with_room(tokens))
             elif keep is not None:
                 slot = keep
-                slot.cache.rewind(reused)
+                slot.rewind(reused)
                 slot.cache.reserve(tokens)
             elif best in victims:
                 # What has to go anyway hands its tensors on.
                 slot = best
-                slot.cache.rewind(reused)
+                slot.rewind(reused)
                 slot.cache.resize(tokens)
             else:
-                slot = Slot(best.cache.fork(reused, tokens), beyond_border=beyond_border)
+                ends = [end for end in best.ends if end <= reused]
+                slot = Slot(best.cache.fork(reused, tokens), beyond_border=beyond_border, ends=ends)
             if slot is not best:
                 self.slots.append(slot)
             slot.sequence = list(ids)
@@ -210,6 +222,16 @@ class CacheStore:
     def _make_current(self, slot: Slot) -> None:
         slot.used = self._budget.tick()
         self.current = slot
+
+
+def _read_alike(ends: Sequence[int], shared: int, total: int, piece: int) -> int:
+    """How many of `shared` ids were read by the forwards that a prefill of `total` ids makes in an empty cache."""
+    reused = 0
+    for end in ends:
+        if end > shared or end != min(reused + piece, total):
+            break
+        reused = end
+    return reused
 
 
 def shared_prefix(left: Sequence[int], right: Sequence[int], most: int) -> int:

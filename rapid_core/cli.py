@@ -1,4 +1,4 @@
-"""The command `rapid`: ask, chat, bench, models."""
+"""The command `rapid`: ask, chat, bench, eval, models."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ from rapid_core.context import read_messages
 from rapid_core.datatypes import Delta, LongContext, Message, Result
 from rapid_core.documents import PYTHON_REFERENCE, ReadDocument, read_document
 from rapid_core.errors import InputError, RapidError
+from rapid_core.evaluation.command import evaluate
 from rapid_core.extras import check_installed
 from rapid_core.terminal import StageProgress, print_delta, print_summary
 
@@ -50,6 +51,7 @@ INSTRUCTION = "Question: {question}\nAnswer:"
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 models_app = typer.Typer(no_args_is_help=True)
 app.command()(bench)
+app.command("eval")(evaluate)
 app.add_typer(models_app, name="models", help="The models that need no hub: list them, fetch them.")
 
 

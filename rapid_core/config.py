@@ -23,6 +23,8 @@ LARGEST_ETA = 1e6
 Tail = Literal["reference", "paper"] | None
 Fit = Literal["error", "retrieve", "middle"]
 Budget = int | Literal["paper", "auto"]
+Drafts = Literal["passages", "streaming", "lookup"]
+Answers = Literal["target", "drafter"]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -167,7 +169,12 @@ class Speculation:
     by how much the drafter's passages keep of what the document tells about it, see `rapid_core.transfer`.
     tail, alpha: the tail cut of the transfer, see `rapid_core.verification.augmented_target`.
     draft_confidence: end a draft after a token to which the drafter gave less; 0 is off.
-    enabled: False is plain decoding by the target.
+    drafter: who drafts. "passages" is the drafter model on retrieved passages. "streaming" is the target
+    itself with the keys of the first `sinks` tokens and of the last `sliding_window` ones (StreamingLLM,
+    arXiv 2309.17453, as in MagicDec, arXiv 2408.11049). "lookup" is no model: drafts are looked up in
+    the prompt and the answer, and have nothing to transfer whatever eta is.
+    enabled: False is plain decoding. answers: "drafter" is plain decoding by the drafter on its
+    passages, and the target reads nothing: see `retrieved_alone`.
     """
 
     gamma: int | Literal["auto"] = "auto"
@@ -175,7 +182,11 @@ class Speculation:
     tail: Tail = "reference"
     alpha: float = 0.1
     draft_confidence: float = 0.0
+    drafter: Drafts = "passages"
+    sinks: int = 4
+    sliding_window: int = 4096
     enabled: bool = True
+    answers: Answers = "target"
 
     def __post_init__(self) -> None:
         if isinstance(self.gamma, str) and self.gamma != "auto":
@@ -190,11 +201,25 @@ class Speculation:
         object.__setattr__(self, "draft_confidence", _real("draft_confidence", self.draft_confidence, 0, 1))
         check_choice("tail", self.tail, ("reference", "paper", None))
         check_choice("enabled", self.enabled, (True, False))
+        check_choice("drafter", self.drafter, get_args(Drafts))
+        check_choice("answers", self.answers, get_args(Answers))
+        object.__setattr__(self, "sinks", _whole("sinks", self.sinks, 0))
+        object.__setattr__(self, "sliding_window", _whole("sliding_window", self.sliding_window, 1))
+        if self.answers == "drafter" and self.enabled:
+            raise OptionError(
+                "a drafter that answers drafts for nobody, got answers='drafter' with enabled=True; use "
+                "Speculation.retrieved_alone()"
+            )
 
     @property
     def transfers(self) -> bool:
         """Whether the drafter's focus may reach the answer, so that drafted positions are not lossless."""
-        return self.eta == "auto" or self.eta > 0
+        return self.drafter != "lookup" and (self.eta == "auto" or self.eta > 0)
+
+    @property
+    def retrieves(self) -> bool:
+        """Whether a drafter model reads passages."""
+        return self.answers == "drafter" or (self.enabled and self.drafter == "passages")
 
     @property
     def fixed_eta(self) -> float:
@@ -214,6 +239,11 @@ class Speculation:
     def off(cls) -> Speculation:
         """Plain decoding by the target, through the same code: the honest baseline."""
         return cls(enabled=False)
+
+    @classmethod
+    def retrieved_alone(cls) -> Speculation:
+        """Plain decoding by the drafter on its passages: the paper's RAG baseline, and an answer without the wait."""
+        return cls(enabled=False, answers="drafter")
 
 
 @_options

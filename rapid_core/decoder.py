@@ -190,8 +190,10 @@ class Decoder:
         # A token after the drafts comes for free, so the last one need not be drafted. With
         # transfer it is, for the target's own token would be chosen without it.
         wanted = room.left if self._transfers else room.left - 1
-        gamma = min(self._gamma, wanted, room.verifiable, room.draftable)
-        return Choice("drafter", gamma) if gamma > 0 else Choice("nobody", 0)
+        # Without a drafter an index is there for lookups alone.
+        source: DraftSource = "drafter" if self._drafter is not None else "lookup"
+        gamma = min(self._gamma, wanted, room.verifiable, room.draftable if source == "drafter" else room.found)
+        return Choice(source, gamma) if gamma > 0 else Choice("nobody", 0)
 
     def _verify_nothing(self) -> Verdict:
         pending = torch.tensor(self._target.pending, dtype=torch.long, device=self._target.device)

@@ -18,10 +18,10 @@ from rapid_core.cache_store import CacheBudget, CacheStore
 from rapid_core.compiled import CompiledStep, resolve_backend
 from rapid_core.config import Fit, Retrieval, Sampling, Speculation, cache_bytes
 from rapid_core.context import Context
-from rapid_core.datatypes import Delta, LongContext, PromptPair, Result, SharedVocabulary, Stats, Usage
+from rapid_core.datatypes import Chunk, Delta, LongContext, PromptPair, Result, SharedVocabulary, Stats, Usage
 from rapid_core.document_keeper import DocumentKeeper
 from rapid_core.errors import EngineStateError, InputError, OptionError
-from rapid_core.first_token import Preparer
+from rapid_core.first_token import AlonePreparer, Preparer
 from rapid_core.loading import LoadedModel
 from rapid_core.memory import is_out_of_memory, out_of_memory
 from rapid_core.placement import DeviceMap
@@ -33,7 +33,7 @@ from rapid_core.roles import load_roles
 from rapid_core.runner import ModelRunner, check_rewind, refuse_recurrent
 from rapid_core.tool_use import Tool, ToolUse
 from rapid_core.turns import Turn, Turns
-from rapid_core.vocabulary import Vocabulary, pair_vocabularies
+from rapid_core.vocabulary import SAME_VOCABULARY, Vocabulary, pair_vocabularies
 
 
 def _never() -> bool:
@@ -77,6 +77,7 @@ class RapidEngine:
         encoder_device: str = "cpu",
         cache_gib: float = 4.0,
         compile: bool | str = False,  # noqa: A002 - torch's name for it
+        reproducible: bool = False,
     ) -> None:
         """Take models that are already loaded; without a drafter the target drafts for itself.
 
@@ -89,6 +90,9 @@ class RapidEngine:
         caches also beyond that, and 0 keeps only those. compile: compile the steps of decoding,
         and record them as CUDA graphs on a GPU; a name is that of another backend of
         `torch.compile` than inductor. Where a model does not allow it, `Stats.notes` says so.
+        reproducible: read a prompt in the same pieces whatever the caches hold, so that rounding does
+        not depend on what was asked before; of an earlier prompt whole pieces of 512 tokens are
+        reused, or all of it where it is the same, and of a loaded document nothing.
         Raises `CompilationError` where the compiler fails.
         """
         budget, backend = CacheBudget(cache_bytes(cache_gib)), resolve_backend(compile)
@@ -107,6 +111,7 @@ class RapidEngine:
                 vocab_size=size,
                 store=CacheStore(budget, check_rewind(loaded.model), role),
                 compiled=compiled,
+                reproducible=reproducible,
             )
             for role, loaded, size, compiled in (
                 ("target", self.target, pairing.target_size, step),
@@ -146,6 +151,16 @@ class RapidEngine:
             ),
             keeper=self._keeper,
         )
+        self._alone = Answerer(
+            self.drafter,
+            self._drafter,
+            self._drafter,
+            vocabulary=SAME_VOCABULARY,
+            prompter=drafter_prompter,
+            preparer=AlonePreparer(
+                self._planner, Reader(self._drafter, drafter_prompter), encoder_device=encoder_device
+            ),
+        )
         self._turns = Turns()
         self._names = (self.target.name, self.drafter.name)
         self._closed = False
@@ -168,6 +183,7 @@ class RapidEngine:
         trust_remote_code: bool = False,
         cache_gib: float = 4.0,
         compile: bool | str = False,  # noqa: A002 - torch's name for it
+        reproducible: bool = False,
     ) -> Self:
         """Load models by hub name, folder, `.gguf` file or "demo".
 
@@ -177,8 +193,8 @@ class RapidEngine:
         devices; nothing is left to the CPU or a disk where there are accelerators. quantization:
         "bnb-8bit", "bnb-4bit", "torchao-int8", "torchao-int4", "none", or a quantization config of
         transformers. The demo brings its own encoder: with target "demo" the default one, which
-        lies on a hub, is replaced by it. cache_gib, compile: as for an engine that is made from
-        loaded models.
+        lies on a hub, is replaced by it. cache_gib, compile, reproducible: as for an engine that is made
+        from loaded models.
         Raises `LoadError` and its kind, `NotEnoughMemoryError` before weights are read that memory
         does not hold, and `CompilationError`.
         """
@@ -210,6 +226,7 @@ class RapidEngine:
             encoder_device=loaded.device,
             cache_gib=cache_gib,
             compile=compile,
+            reproducible=reproducible,
         )
 
     def warm_up(self) -> None:
@@ -263,7 +280,69 @@ class RapidEngine:
         self._check_open()
         request = Request.of(prompt, context, sampling, speculation, fit, tools, None)
         with self._turn():
-            return self._answerer.prompts(request)
+            return self._answerer_of(request).prompts(request)
+
+    def first_and_last(self, text: str, tokens: int) -> str:
+        """`text` with its middle cut out, so that about `tokens` of the target's tokens are left.
+
+        Source: paper, section 4.1.
+        """
+        return self._prompter.first_and_last(text, tokens)
+
+    def retrieve(
+        self, prompt: Prompt, *, context: Context | None = None, tokens: int | None = None
+    ) -> tuple[Chunk, ...]:
+        """The passages that the drafter would read, in their order; none where nothing is near or to be left out.
+
+        tokens: of all passages together, at the most; None is the length that `Retrieval` says. They can
+        be handed on as `LongContext.chunks`.
+        """
+        self._check_open()
+        if tokens is not None:
+            Retrieval(budget=tokens)
+        request = Request.of(prompt, context, None, None, "error", (), None)
+        with self._turn():
+            return self._answerer.retrieve(request, tokens)
+
+    def prefill(
+        self,
+        prompt: Prompt,
+        *,
+        context: Context | None = None,
+        sampling: Sampling | None = None,
+        speculation: Speculation | None = None,
+        fit: Fit = "error",
+        tools: Sequence[Tool] | ToolUse = (),
+        progress: Progress | None = None,
+    ) -> Stats:
+        """Read the prompts that `generate` would read, so that it finds them in the caches; returns what it took.
+
+        A question about the same document then starts behind the document.
+        """
+        self._check_open()
+        request = Request.of(prompt, context, sampling, speculation, fit, tools, progress)
+        with self._turn():
+            return self._answerer_of(request).read(request)
+
+    def log_likelihoods(
+        self,
+        prompt: Prompt,
+        answers: Sequence[str],
+        *,
+        context: Context | None = None,
+        speculation: Speculation | None = None,
+        fit: Fit = "error",
+    ) -> tuple[float, ...]:
+        """How probable each of some answers is behind a prompt: the sum over its tokens, in nats, at temperature 1.
+
+        To the target; with `Speculation.retrieved_alone()` to the drafter; with eta > 0 by the augmented
+        target distribution, as if each token had been drafted. The end of the answer is not counted.
+        Raises `InputError` for an answer without tokens, `PromptTooLongError` for one that the window does not hold.
+        """
+        self._check_open()
+        request = Request.of(prompt, context, None, speculation, fit, (), None)
+        with self._turn():
+            return self._answerer_of(request).log_likelihoods(request, tuple(answers))
 
     def generate(
         self,
@@ -406,9 +485,10 @@ class RapidEngine:
                 self._target.clear()
                 self._drafter.clear()
                 self._answerer.forget()
+                self._alone.forget()
                 self._planner.close()
                 self._keeper.forget()
-                del self.target, self.drafter, self._answerer, self._target.model, self._drafter.model
+                del self.target, self.drafter, self._answerer, self._alone, self._target.model, self._drafter.model
         finally:
             turn.leave()
 
@@ -430,6 +510,9 @@ class RapidEngine:
         finally:
             turn.leave()
 
+    def _answerer_of(self, request: Request) -> Answerer:
+        return self._alone if request.speculation.answers == "drafter" else self._answerer
+
     def _check_open(self) -> None:
         if self._closed:
             raise EngineStateError("a closed engine cannot answer; load another one")
@@ -446,6 +529,7 @@ class RapidEngine:
             self._target.clear()
             self._drafter.clear()
             self._answerer.forget()
+            self._alone.forget()
             devices = [(runner.role, runner.device) for runner in (self._target, self._drafter)]
             remedy = "shorten the prompt, lower max_new_tokens, or choose a quantization or another device"
             raise out_of_memory(error, devices, remedy=remedy) from None
@@ -456,7 +540,7 @@ class RapidEngine:
             if turn.wait(is_cancelled):
                 self._check_open()
                 with self._within_memory():
-                    for delta in self._answerer.answer(request, is_cancelled):
+                    for delta in self._answerer_of(request).answer(request, is_cancelled):
                         turn.suspend()
                         yield delta
                         turn.resume()

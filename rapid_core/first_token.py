@@ -12,6 +12,7 @@ import torch
 
 from rapid_core.config import Fit, Sampling, Speculation
 from rapid_core.context import Task
+from rapid_core.datatypes import Chunk
 from rapid_core.plan import OnProgress, Plan
 from rapid_core.planning import Planner
 from rapid_core.question import Reader, Weigher
@@ -118,7 +119,7 @@ class Preparer:
     def _read(self, prepared: Prepared, sampling: Sampling, reserve: int, on_progress: OnProgress) -> None:
         """Choose the passages and prefill both roles."""
         speculation, drafter_may_wait = prepared.speculation, prepared.drafter_may_wait
-        beside = speculation.enabled and pays_side_by_side(
+        beside = speculation.retrieves and pays_side_by_side(
             self._target.device, self._drafter.device, self._encoder_device
         )
         if not beside:
@@ -162,6 +163,12 @@ class Preparer:
         if not prepared.drafter_ready:
             prepared.draft_cached, prepared.drafter_ready = cached, True
 
+    def passages(
+        self, task: Task, tokens: int | None, sampling: Sampling, on_progress: OnProgress
+    ) -> tuple[Chunk, ...]:
+        """The passages that the drafter would read, of up to `tokens`."""
+        return self._planner.passages(task, tokens, reserve=sampling.max_new_tokens, on_progress=on_progress)
+
     def plan_again(
         self, prepared: Prepared, answer: str, answered: int, sampling: Sampling, on_progress: OnProgress
     ) -> tuple[int, ...] | None:
@@ -177,7 +184,7 @@ class Preparer:
         self._planner.plan_drafter(
             plan,
             reserve=sampling.max_new_tokens,
-            drafts=speculation.enabled,
+            speculation=speculation,
             drafts_without_context=self._two_models,
             on_progress=on_progress,
         )
@@ -202,8 +209,41 @@ class Preparer:
             found = self._weigher.weigh(plan.task, plan.bare)
             prepared.evidence = found if isinstance(found, Evidence) else None
             plan.notes.append(in_words(found))
+        elif prepared.speculation.drafter == "streaming":
+            plan.notes.append("eta='auto' is 0: it judges passages, and nobody reads any")
         prepared.speculation = replace(prepared.speculation, eta=auto_eta(prepared.evidence))
         prepared.draft_prefill_s += time.perf_counter() - started
+
+
+class AlonePreparer(Preparer):
+    """Prepares answers of the drafter by itself: its prompt takes the target's place, and so does its runner."""
+
+    def __init__(self, planner: Planner, drafter: Reader, *, encoder_device: str) -> None:
+        super().__init__(planner, drafter, drafter, encoder_device=encoder_device)
+
+    def plan(self, task: Task, sampling: Sampling, speculation: Speculation, fit: Fit, on_progress: OnProgress) -> Plan:  # noqa: ARG002
+        """The one prompt that there is; `fit` is about what a target reads."""
+        return self._planner.plan_drafter_alone(
+            task, reserve=sampling.max_new_tokens, speculation=speculation, on_progress=on_progress
+        )
+
+    def prepare(
+        self,
+        task: Task,
+        sampling: Sampling,
+        speculation: Speculation,
+        fit: Fit,
+        on_progress: OnProgress,
+        *,
+        reserve: int,
+        drafter_may_wait: bool = False,
+    ) -> Prepared:
+        """Plan a request and prefill the drafter."""
+        prepared = Prepared(
+            self.plan(task, sampling, speculation, fit, on_progress), speculation, drafter_may_wait=drafter_may_wait
+        )
+        self._prefill_target(prepared, reserve, on_progress)
+        return prepared
 
 
 def pays_side_by_side(target: torch.device, drafter: torch.device, encoder: torch.device) -> bool:

@@ -154,6 +154,22 @@ class KVCache(Cache):  # type: ignore[misc]
             made.layers.append(copy)
         return made
 
+    def copy_ends(self, into: KVCache, first: int, start: int) -> None:
+        """Copy the first `first` tokens and those from `start` on into an empty cache, one behind the other."""
+        for number, layer in enumerate(self.layers):
+            if layer.is_initialized:
+                for piece in (slice(0, first), slice(start, layer.length)):
+                    into.update(layer.keys[:, :, piece], layer.values[:, :, piece], number)
+
+    def drop(self, start: int, count: int) -> None:
+        """Take `count` tokens from `start` on out; what stands behind them moves up."""
+        for layer in self.layers:
+            if layer.is_initialized:
+                end = layer.length
+                for states in (layer.keys, layer.values):
+                    states[:, :, start : end - count] = states[:, :, start + count : end].clone()
+                layer.length = end - count
+
     def states(self, length: int) -> dict[int, tuple[Tensor, Tensor]]:
         """Keys and values of the first `length` tokens by layer, [1, H, length, D], where a layer has its own."""
         made = {i: layer for i, layer in enumerate(self.layers) if layer.is_initialized}

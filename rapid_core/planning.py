@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from rapid_core.config import Fit, Retrieval
+from rapid_core.config import Fit, Retrieval, Speculation
 from rapid_core.context import Task
 from rapid_core.datatypes import Chunk, PromptPair
 from rapid_core.drafter_planning import DrafterPlanner, rank_document
@@ -19,6 +19,10 @@ from rapid_core.several_documents import joined, name_of, whole_that_fit
 LARGEST_RESERVE = 4
 
 SPECULATION_OFF = "plain decoding: speculation is off"
+WITHOUT_PASSAGES = {
+    "lookup": "no drafter model: drafts are looked up in the prompt and the answer",
+    "streaming": "the target drafts for itself with the keys of its first and its last tokens",
+}
 
 
 class Planner:
@@ -44,14 +48,7 @@ class Planner:
         self._window = window
         self._drafter_window = drafter_window
         self.searcher = Searcher(retrieval, prompter.count_tokens, window, encoder, encoder_device)
-        self._drafter_planner = DrafterPlanner(
-            drafter_prompter,
-            retrieval,
-            self.searcher,
-            counts_alike=drafter_prompter.tokenizer is prompter.tokenizer,
-            window=window,
-            drafter_window=drafter_window,
-        )
+        self._drafter_planner = self._planner_of(retrieval)
 
     def plan_target(self, task: Task, *, fit: Fit, reserve: int, on_progress: OnProgress) -> Plan:
         """Fit the documents to the target; the drafter has no prompt yet.
@@ -75,21 +72,54 @@ class Planner:
         plan: Plan,
         *,
         reserve: int,
-        drafts: bool,
+        speculation: Speculation,
         drafts_without_context: bool,
         on_progress: OnProgress,
     ) -> None:
         """Choose the drafter's passages, and complete `plan` with its prompt or the reason for none.
 
-        drafts: False plans for the target alone. Raises `PromptTooLongError` where the chunks of
-        the caller do not fit.
+        Raises `PromptTooLongError` where the chunks of the caller do not fit.
         """
         started = time.perf_counter()
-        if not drafts:
-            plan.notes.append(SPECULATION_OFF)
+        if not speculation.retrieves:
+            plan.notes.append(WITHOUT_PASSAGES[speculation.drafter] if speculation.enabled else SPECULATION_OFF)
         elif not self._drafter_planner.plan(plan, self._drafter_reserve(reserve), on_progress):
             self._plan_same_prompt(plan, drafts_without_context)
         plan.retrieval_s += time.perf_counter() - started
+
+    def plan_drafter_alone(
+        self, task: Task, *, reserve: int, speculation: Speculation, on_progress: OnProgress
+    ) -> Plan:
+        """What the drafter reads where it answers by itself, as the prompt of whoever answers.
+
+        Raises `PromptTooLongError` where it does not fit the drafter's window.
+        """
+        plan = self._unread(task)
+        self.plan_drafter(
+            plan, reserve=reserve, speculation=speculation, drafts_without_context=True, on_progress=on_progress
+        )
+        ids = plan.prompts.drafter_ids
+        if ids is None:
+            plan.notes.append("the drafter answers without passages")
+            ids = self._drafter_prompter.encode(plan.bare or task.messages, task.tools)
+            if len(ids) >= self._drafter_window:
+                raise PromptTooLongError(
+                    f"a prompt must be shorter than the drafter's window of {self._drafter_window:,} tokens, and this "
+                    f"one has {len(ids):,}; pass a long text as context=, so that passages of it are read",
+                    prompt_tokens=len(ids),
+                    window=self._drafter_window,
+                )
+        plan.prompts = PromptPair(ids, None)
+        return plan
+
+    def passages(self, task: Task, tokens: int | None, *, reserve: int, on_progress: OnProgress) -> tuple[Chunk, ...]:
+        """The passages that the drafter would read, of up to `tokens`; None is the length that `Retrieval` says."""
+        plan = self._unread(task)
+        planner = self._drafter_planner
+        if tokens is not None:
+            planner = self._planner_of(replace(self._retrieval, budget=tokens))
+        planner.plan(plan, self._drafter_reserve(reserve), on_progress)
+        return plan.retrieved
 
     def plan_again(
         self, plan: Plan, answer: str, answered: int, *, reserve: int, on_progress: OnProgress
@@ -126,6 +156,24 @@ class Planner:
     def close(self) -> None:
         """Forget the indexes and the encoder."""
         self.searcher.close()
+
+    def _planner_of(self, retrieval: Retrieval) -> DrafterPlanner:
+        return DrafterPlanner(
+            self._drafter_prompter,
+            retrieval,
+            self.searcher,
+            counts_alike=self._drafter_prompter.tokenizer is self._prompter.tokenizer,
+            window=self._window,
+            drafter_window=self._drafter_window,
+        )
+
+    def _unread(self, task: Task) -> Plan:
+        """A plan in which the target reads nothing, and so has room for all of several documents."""
+        if task.context is not None and task.context.documents:
+            text = joined(task.context.documents, task.context.separator)
+            task = replace(task, context=replace(task.context, text=text))
+        text = task.context.text if task.context is not None else ""
+        return Plan(task, PromptPair((), None), self._prompter.count_tokens(text) if text else 0)
 
     def _plan_same_prompt(self, plan: Plan, drafts_without_context: bool) -> None:
         """Where nothing is left out the drafter reads what the target does, if that pays."""

@@ -91,7 +91,7 @@ class Weigher:
 
 
 def _aside(runner: ModelRunner) -> ModelRunner:
-    return ModelRunner(runner.model, role=runner.role, vocab_size=runner.vocab_size)
+    return ModelRunner(runner.model, role=runner.role, vocab_size=runner.vocab_size, reproducible=runner.reproducible)
 
 
 def _behind_the_passages(task: Task) -> str:

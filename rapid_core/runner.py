@@ -51,6 +51,7 @@ class ModelRunner:
         vocab_size: int | None = None,
         store: CacheStore | None = None,
         compiled: CompiledStep | None = None,
+        reproducible: bool = False,
     ) -> None:
         self.model = model
         self.role = role
@@ -59,6 +60,7 @@ class ModelRunner:
         self.vocab_size = vocab_size or int(text_config.vocab_size)
         self.store = store or CacheStore(CacheBudget(0))
         self._keeps_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.reproducible = reproducible
         self._can_group = can_group(text_config)
         self._lock = _LOCKS.setdefault(model, threading.RLock())
         with self._lock:
@@ -72,6 +74,8 @@ class ModelRunner:
             )
         if reason is not None:
             self.notes.append(f"the {role} is not compiled: {reason}")
+        # Tokens that stood before the next one and have gone from the sequence: positions count them.
+        self.offset = 0
         self._one_prefill = _rope_types(text_config) & {"dynamic", "longrope"} != set()
         # With longrope all keys change when a text grows over this length.
         self._rope_border = _rope_border(text_config)
@@ -123,7 +127,12 @@ class ModelRunner:
     @property
     def room(self) -> int:
         """Tokens that the window still takes behind the sequence."""
-        return self.window - len(self.sequence)
+        return self.window - self.offset - len(self.sequence)
+
+    @property
+    def keys_stay(self) -> bool:
+        """Whether the keys of a text stay as they are however long it grows."""
+        return not self._one_prefill and self._rope_border is None
 
     @property
     def draft_room(self) -> int:
@@ -142,18 +151,20 @@ class ModelRunner:
         """
         beyond = self._rope_border is not None and len(prompt_ids) - 1 > self._rope_border
         room = min(len(prompt_ids) + reserve, self.window)
-        reused = self.store.take(prompt_ids, room, beyond_border=beyond)
+        total = len(prompt_ids) - 1
+        chunk = max(total if self._one_prefill else PREFILL_CHUNK, 1)
+        piece = chunk if self.reproducible else None
+        reused = self.store.take(prompt_ids, room, beyond_border=beyond, piece=piece)
         if self._compiled is not None and self._cache.capacity > 2 * max(capacity_for(room), LEAST_CAPACITY):
             # A compiled step attends to all the room there is.
             self._cache.resize(room)
-        total = len(prompt_ids) - 1
-        chunk = total if self._one_prefill else PREFILL_CHUNK
         ids = torch.tensor(prompt_ids[:-1], dtype=torch.long, device=self.device)
-        for start in range(reused, total, max(chunk, 1)):
+        for start in range(reused, total, chunk):
             if on_chunk is not None:
                 on_chunk(start, total)
             self.forward(ids[start : start + chunk], 1)
             self.confirm()
+            self.store.current.ends.append(self.length)
         if on_chunk is not None:
             on_chunk(total, total)
         return reused
@@ -196,7 +207,7 @@ class ModelRunner:
 
     def rewind(self, length: int) -> None:
         """Forget the keys behind the first `length` tokens, drafts that nobody proposes among them."""
-        self._cache.rewind(min(length, self.length))
+        self.store.current.rewind(length)
 
     def commit(self, ids: Sequence[int], accepted: int = 0) -> None:
         """Append what was decided, and rewind the cache to what stands: all but the last id at most.
@@ -205,7 +216,7 @@ class ModelRunner:
         """
         stands = len(self.sequence) + accepted
         self.sequence.extend(ids)
-        self._cache.rewind(min(self.length, stands, len(self.sequence) - 1))
+        self.store.current.rewind(min(stands, len(self.sequence) - 1))
 
     def clear(self) -> None:
         """Forget every sequence and give the memory of the caches back."""
@@ -232,7 +243,10 @@ class ModelRunner:
     @torch.no_grad()
     def _run(self, ids: Tensor, rows: int) -> Tensor:
         before = self.length
-        kept = {"logits_to_keep": rows} if self._keeps_rows else {}
+        kept: dict[str, Any] = {"logits_to_keep": rows} if self._keeps_rows else {}
+        if self.offset:
+            end = before + self.offset + ids.shape[0]
+            kept["position_ids"] = torch.arange(before + self.offset, end, device=ids.device).unsqueeze(0)
         few = self._can_group and ids.shape[0] <= MOST_QUERIES
         try:
             with self._lock:

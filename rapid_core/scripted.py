@@ -9,6 +9,7 @@ import zlib
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from os import PathLike
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from rapid_core.background import iterate_in_thread
 from rapid_core.config import Fit, Sampling, Speculation, check_fit
 from rapid_core.context import Context, find_place, read_context, read_messages
 from rapid_core.datatypes import (
+    Chunk,
     Delta,
     FinishReason,
     LongContext,
@@ -124,6 +126,71 @@ class ScriptedEngine:
         progress: Callable[[str, int, int], None] | None = None,
     ) -> Generator[Delta]:
         """The next answer, word by word."""
+        asked, prompt_tokens = self._asked(prompt, context, sampling, speculation, fit, tools)
+        with self._lock:
+            self.requests.append(asked)
+            number = len(self.requests)
+        return self._say(asked, number, prompt_tokens, progress)
+
+    def prefill(
+        self,
+        prompt: str | Sequence[Message],
+        *,
+        context: Context | None = None,
+        sampling: Sampling | None = None,
+        speculation: Speculation | None = None,
+        fit: Fit = "error",
+        tools: Sequence[Tool] | ToolUse = (),
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> Stats:
+        """Nothing to read: the checks of a request alone."""
+        asked, _ = self._asked(prompt, context, sampling, speculation, fit, tools)
+        if progress is not None:
+            progress("prefill", 0, 0)
+        return Stats(context_tokens=self.count_tokens(_document(asked)))
+
+    def log_likelihoods(
+        self,
+        prompt: str | Sequence[Message],
+        answers: Sequence[str],
+        *,
+        context: Context | None = None,
+        speculation: Speculation | None = None,
+        fit: Fit = "error",
+    ) -> tuple[float, ...]:
+        """One nat less for each word of an answer, as if all words were alike."""
+        self._asked(prompt, context, None, speculation, fit, ())
+        return tuple(-float(self.count_tokens(answer)) for answer in answers)
+
+    def retrieve(
+        self, prompt: str | Sequence[Message], *, context: Context | None = None, tokens: int | None = None
+    ) -> tuple[Chunk, ...]:
+        """The first paragraphs of the document, of up to `tokens` words, or its first one."""
+        asked, _ = self._asked(prompt, context, None, None, "error", ())
+        paragraphs = [text for text in _document(asked).split("\n\n") if text.strip()]
+        if tokens is None:
+            return tuple(map(Chunk, paragraphs[:1]))
+        lengths = accumulate(map(self.count_tokens, paragraphs))
+        return tuple(Chunk(text) for text, length in zip(paragraphs, lengths, strict=True) if length <= tokens)
+
+    def first_and_last(self, text: str, tokens: int) -> str:
+        """`text` without its middle words, so that `tokens` are left."""
+        words = text.split()
+        if len(words) <= tokens:
+            return text
+        head = tokens // 2
+        return f"{' '.join(words[:head])}\n\n{' '.join(words[len(words) - (tokens - head) :])}"
+
+    def _asked(
+        self,
+        prompt: str | Sequence[Message],
+        context: Context | None,
+        sampling: Sampling | None,
+        speculation: Speculation | None,
+        fit: Fit,
+        tools: Sequence[Tool] | ToolUse,
+    ) -> tuple[Asked, int]:
+        """A checked request, and the words of its prompt."""
         if self.closed:
             raise EngineStateError("a closed engine cannot answer; make another one")
         check_fit(fit)
@@ -133,8 +200,7 @@ class ScriptedEngine:
             find_place(messages, given.place)
         asked = Asked(messages, given, sampling or Sampling(), speculation or Speculation(), ToolUse.of(tools))
         prompt_tokens = self.count_tokens(messages)
-        if isinstance(given, LongContext):
-            prompt_tokens += self.count_tokens(given.text or joined(given.documents, given.separator))
+        prompt_tokens += self.count_tokens(_document(asked))
         if prompt_tokens >= self.window:
             raise PromptTooLongError(
                 f"a prompt must be shorter than the window of {self.window:,} tokens, and this one has "
@@ -142,10 +208,7 @@ class ScriptedEngine:
                 prompt_tokens=prompt_tokens,
                 window=self.window,
             )
-        with self._lock:
-            self.requests.append(asked)
-            number = len(self.requests)
-        return self._say(asked, number, prompt_tokens, progress)
+        return asked, prompt_tokens
 
     async def agenerate(
         self,
@@ -250,6 +313,12 @@ class ScriptedEngine:
             yield Delta(word, (TokenEvent(position, False, position),))
         reason: FinishReason = "stop" if len(said) == len(words) else "length"
         yield Delta("", (), reason, Usage(prompt_tokens, len(said)), Stats(rounds=len(said)), calls)
+
+
+def _document(asked: Asked) -> str:
+    """The text of the context, empty where it is none."""
+    given = asked.context
+    return (given.text or joined(given.documents, given.separator)) if isinstance(given, LongContext) else ""
 
 
 def _contents(messages: Sequence[Message]) -> str:

@@ -157,10 +157,14 @@ def save_tiny_model(folder: str | Path, architecture: str = "llama", **options: 
     return Path(folder)
 
 
-def tiny_engine(architecture: str = "llama", *, retrieval: Retrieval | None = None, **options: Any) -> RapidEngine:
+def tiny_engine(
+    architecture: str = "llama", *, retrieval: Retrieval | None = None, reproducible: bool = False, **options: Any
+) -> RapidEngine:
     """A `RapidEngine` on a tiny pair, whose retrieval counts words."""
     retrieval = retrieval or Retrieval(chunk_tokens=64, threshold=0.0, floor_tokens=128)
-    return RapidEngine(*tiny_pair(architecture, **options), retrieval=retrieval, encoder=WordEncoder())
+    return RapidEngine(
+        *tiny_pair(architecture, **options), retrieval=retrieval, encoder=WordEncoder(), reproducible=reproducible
+    )
 
 
 class WordEncoder:

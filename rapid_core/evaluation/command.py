@@ -1,0 +1,185 @@
+"""The command `rapid eval`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from rapid_core.command_options import (
+    DEFAULT_ETA,
+    DeviceMapOption,
+    DeviceOption,
+    DrafterDeviceMapOption,
+    DrafterDeviceOption,
+    DrafterDtypeOption,
+    DrafterOption,
+    DrafterQuantizationOption,
+    DtypeOption,
+    EncoderOption,
+    QuantizationOption,
+    TargetOption,
+    number_or_word,
+    read_device_map,
+)
+from rapid_core.errors import OptionError
+from rapid_core.evaluation.methods import METHODS
+from rapid_core.evaluation.options import LOCAL_TASKS, PAPER_GAMMA, EvalOptions
+
+FAILED_STATUS = 3
+STOPPED_STATUS = 130
+
+
+class FitChoice(StrEnum):
+    """What to do with a document that does not fit the target's window."""
+
+    error = "error"
+    middle = "middle"
+
+
+def evaluate(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Folder of the run; a run that was stopped goes on there.")],
+    target: TargetOption = "demo",
+    drafter: DrafterOption = None,
+    upward_drafter: Annotated[
+        str | None, typer.Option(help="Drafter of the method 'rapid-upward', larger than the target.")
+    ] = None,
+    encoder: EncoderOption = None,
+    device: DeviceOption = "auto",
+    drafter_device: DrafterDeviceOption = None,
+    device_map: DeviceMapOption = None,
+    drafter_device_map: DrafterDeviceMapOption = None,
+    dtype: DtypeOption = "auto",
+    drafter_dtype: DrafterDtypeOption = None,
+    quantization: QuantizationOption = None,
+    drafter_quantization: DrafterQuantizationOption = None,
+    tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = ",".join(LOCAL_TASKS),
+    methods: Annotated[
+        str,
+        typer.Option(help=f"Methods, separated by commas: {', '.join(METHODS)}. All that can run unless given."),
+    ] = "",
+    data: Annotated[str | None, typer.Option(help="Folder with the data of the tasks, or a benchmark's file.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Questions of each task, at the most.")] = None,
+    documents: Annotated[int | None, typer.Option(help="Documents of each task, at the most.")] = None,
+    max_document_tokens: Annotated[int | None, typer.Option(help="Leave longer documents out.")] = None,
+    eta: Annotated[
+        str, typer.Option(help="Strengths of the transfer, separated by commas: numbers or 'auto'.")
+    ] = DEFAULT_ETA,
+    gamma: Annotated[
+        str,
+        typer.Option(
+            help="Draft tokens a round, separated by commas: numbers, or 'auto', which follows the clock, so that "
+            "answers can differ from run to run."
+        ),
+    ] = f"{PAPER_GAMMA}",
+    retrieved_tokens: Annotated[
+        str, typer.Option(help="Tokens of passages, separated by commas; the engine's own length unless given.")
+    ] = "",
+    context_tokens: Annotated[
+        str,
+        typer.Option(
+            help="Tokens of the document, separated by commas: longer ones are cut, shorter ones lengthened with "
+            "other documents of the task."
+        ),
+    ] = "",
+    unrelated: Annotated[
+        bool, typer.Option("--unrelated", help="Compare passages of another document of the task, too.")
+    ] = False,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy; the task's own unless given.")] = None,
+    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
+    fit: Annotated[
+        FitChoice, typer.Option(help="A document that exceeds the target's window: refuse it, or cut its middle out.")
+    ] = FitChoice.error,
+    chain_of_thought: Annotated[
+        bool, typer.Option("--chain-of-thought", help="Let the target reason first, where a task can.")
+    ] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out data that cannot be used.")] = False,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Write the report of the run in --out again, without models.")
+    ] = False,
+) -> None:
+    """Compare methods on questions about long documents; the last line is JSON.
+
+    Exit status: 0; 3 where questions failed, which the answers name; 130 for a run that was
+    stopped, which goes on with the same command.
+    """
+    if report_only:
+        _refuse_others(context)
+        _report(out, complete=None)
+    options = EvalOptions(
+        target=target,
+        drafter=drafter,
+        upward_drafter=upward_drafter,
+        encoder=encoder,
+        device=device,
+        drafter_device=drafter_device,
+        device_map=read_device_map(device_map),
+        drafter_device_map=read_device_map(drafter_device_map),
+        dtype=dtype,
+        drafter_dtype=drafter_dtype,
+        quantization=quantization,
+        drafter_quantization=drafter_quantization,
+        tasks=_words(tasks),
+        methods=_words(methods),
+        data=data,
+        limit=limit,
+        documents=documents,
+        max_document_tokens=max_document_tokens,
+        eta=tuple(map(number_or_word, _words(eta))),  # type: ignore[arg-type]
+        gamma=tuple(map(number_or_word, _words(gamma))),  # type: ignore[arg-type]
+        retrieved_tokens=_numbers("retrieved_tokens", retrieved_tokens),
+        context_tokens=_numbers("context_tokens", context_tokens),
+        unrelated=unrelated,
+        temperature=temperature,
+        seed=seed,
+        fit=fit.value,
+        chain_of_thought=chain_of_thought,
+        skip_bad=skip_bad,
+    )
+    from rapid_core.evaluation.session import evaluate as run
+    from rapid_core.loading import hide_progress_bars
+
+    hide_progress_bars()
+    _report(out, complete=run(options, out, Console(stderr=True, highlight=False)))
+
+
+def _report(folder: Path, *, complete: bool | None) -> None:
+    """Write the report of a folder, print one line of JSON, and exit with the status of the run."""
+    from rapid_core.evaluation.session import report
+
+    found = report(folder)
+    sys.stdout.write(json.dumps(found, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+    if complete is False:
+        raise typer.Exit(STOPPED_STATUS)
+    raise typer.Exit(FAILED_STATUS if found["failed"] else 0)
+
+
+def _words(listed: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in listed.split(",") if word.strip())
+
+
+def _numbers(name: str, listed: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in _words(listed))
+    except ValueError as error:
+        raise OptionError(f"{name} must be whole numbers separated by commas, got {listed!r}") from error
+
+
+def _refuse_others(context: typer.Context) -> None:
+    """What the run was is in its folder; another word about it would change nothing."""
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in context.params
+        if name not in ("out", "report_only")
+        and (source := context.get_parameter_source(name)) is not None
+        and source.name != "DEFAULT"
+    ]
+    if given:
+        raise OptionError(f"--report-only takes the run as it is in --out, got {', '.join(given)}; leave that out")

@@ -1,0 +1,76 @@
+"""The engines of an evaluation: one, and a second one on the same target where there is an upward drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from rapid_core.config import Retrieval
+from rapid_core.engine import RapidEngine
+from rapid_core.evaluation.methods import METHODS
+from rapid_core.evaluation.options import EvalOptions
+from rapid_core.extras import check_installed
+from rapid_core.loading import load_model
+
+
+@contextmanager
+def load_engines(options: EvalOptions) -> Iterator[dict[str, RapidEngine]]:
+    """The engines that the methods want, by what these call them; closed behind the block.
+
+    Both read prompts in the same pieces whatever their caches hold, so that no answer depends on those
+    before it. Raises `LoadError`, `OptionError`, `MissingDependencyError` and `NotEnoughMemoryError`.
+    """
+    searches = any(METHODS[setting.method].speculation(setting, 0).retrieves for setting in options.settings)
+    if searches:
+        check_installed("FlagEmbedding", "chromadb", "semantic_text_splitter", extra="retrieval")
+    retrieval = Retrieval(encoder=options.encoder) if options.encoder is not None else None
+    of_drafter: dict[str, Any] = {
+        "drafter_device": options.drafter_device,
+        "drafter_device_map": options.drafter_device_map,
+        "drafter_dtype": options.drafter_dtype,
+        "drafter_quantization": options.drafter_quantization,
+    }
+    if options.drafter is None and options.upward_drafter is not None:
+        # They are the upward drafter's alone.
+        of_drafter = {}
+    with ExitStack() as stack:
+        engine = stack.enter_context(
+            RapidEngine.load(
+                options.target,
+                options.drafter,
+                device=options.device,
+                device_map=options.device_map,
+                dtype=options.dtype,
+                quantization=options.quantization,
+                retrieval=retrieval,
+                reproducible=True,
+                **of_drafter,
+            )
+        )
+        engines = {"drafter": engine}
+        if options.upward_drafter is not None:
+            engines["upward"] = stack.enter_context(_upward(engine, options, options.upward_drafter))
+        if searches:
+            for loaded in engines.values():
+                loaded.warm_up()
+        yield engines
+
+
+def _upward(engine: RapidEngine, options: EvalOptions, name: str) -> RapidEngine:
+    """An engine on the same target, with caches of its own."""
+    elsewhere = options.drafter_device is not None or options.drafter_device_map is not None
+    drafter = load_model(
+        name,
+        device=(options.drafter_device if elsewhere else options.device) or "auto",
+        device_map=options.drafter_device_map if elsewhere else options.device_map,
+        dtype=options.drafter_dtype or options.dtype,
+        quantization=options.quantization if options.drafter_quantization is None else options.drafter_quantization,
+    )
+    return RapidEngine(
+        engine.target,
+        drafter,
+        retrieval=engine.retrieval,
+        encoder_device=engine.target.device,
+        reproducible=True,
+    )
