@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from rapid_core import LongHistory, OptionError
+from rapid_core import LongHistory
 from rapid_core.errors import BadLineError, DocumentError, InputError
 from rapid_core.evaluation.judge import Judge, JudgeError, NoScoreError
 from rapid_core.evaluation.tasks import TaskOptions, load_tasks
@@ -224,9 +224,11 @@ def test_a_broken_chat_is_named(folder, content, problem):
         load(folder)
 
 
-def test_tokens_must_be_counted(folder):
-    with pytest.raises(OptionError, match="needs count_tokens"):
-        load(folder, count_tokens=None)
+def test_words_stand_for_tokens_where_nothing_counts_them(folder):
+    by_words, counted = (load(folder, count_tokens=count) for count in (None, count_words))
+    assert by_words.questions() == counted.questions()
+    assert "Words stand for tokens, since nothing is given to count tokens with." in by_words.notes
+    assert "Words stand for tokens" not in " ".join(counted.notes)
 
 
 class Judging:

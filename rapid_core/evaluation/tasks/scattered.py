@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rapid_core.datatypes import LongHistory, Message
-from rapid_core.errors import DocumentError, OptionError
+from rapid_core.errors import DocumentError
 from rapid_core.evaluation.judge import HIGHEST, NoScoreError
 from rapid_core.evaluation.metrics import rouge_l_sum
 from rapid_core.evaluation.records import Question
@@ -51,17 +51,14 @@ class ScatteredDialogue(SelectedQuestions):
     """Scores an answer by a judge where there is one, and by ROUGE-L-Sum against the dialogue's own last turn.
 
     Histories have `max_document_tokens` of text, or 122,000, as far as there are chats to fill them: those in
-    dialogues/*.json, then other short dialogues. The judge sees the short dialogue alone.
+    dialogues/*.json, then other short dialogues. Without `count_tokens` words stand for tokens. The judge
+    sees the short dialogue alone.
     """
 
     def __init__(self, options: TaskOptions) -> None:
         # Before any model is loaded, and not behind the first answer.
         check_installed("rouge_score", *(["httpx"] if options.judge else []), extra="eval")
-        count = options.count_tokens
-        if count is None:
-            raise OptionError(
-                f"the task {NAME!r} needs count_tokens to fill its histories; give the count of the target's tokenizer"
-            )
+        count = options.count_tokens or _count_words
         path = data_file(options.data, FILE, NAME)
         shorts, notes = read_lines(path, lambda line: [_read_short(line, count)], skip_bad=options.skip_bad)
         chats = _read_chats(path.parent / "dialogues", count)
@@ -71,6 +68,8 @@ class ScatteredDialogue(SelectedQuestions):
         self._shorts = {_question_id(short): short for short in shorts}
         self._judge = options.judge
         self.metrics: Mapping[str, str] = {"rouge_l_sum": "ROUGE-L-Sum"}
+        if options.count_tokens is None:
+            self.notes.append("Words stand for tokens, since nothing is given to count tokens with.")
         if self._judge is None:
             self.notes.append(
                 f"No judge is given for {NAME!r}: answers are compared with references by ROUGE-L-Sum alone. They are "
@@ -181,6 +180,10 @@ def _together(shorts: Sequence[Short], tokens: int) -> list[list[Short]]:
         else:
             last.append(short)
     return groups
+
+
+def _count_words(text: str) -> int:
+    return len(text.split())
 
 
 def _question_id(short: Short) -> str:
