@@ -57,13 +57,15 @@ class PromptTooLongError(InputError):
 class BadLineError(InputError):
     """A line of a data file that cannot be used.
 
-    `path` and `line`, counted from 1, say where it stands, `problem` what is wrong with it.
+    `path` and `line`, counted from 1, say where it stands, `problem` what is wrong with it. `unit` is "entry"
+    where it is one of a list, and "line" else.
     """
 
-    def __init__(self, path: Path, line: int, problem: str) -> None:
-        super().__init__(f"{path}, line {line}: {problem}; mend the line, or leave it out with --skip-bad")
+    def __init__(self, path: Path, line: int, problem: str, unit: str = "line") -> None:
+        super().__init__(f"{path}, {unit} {line}: {problem}; mend the {unit}, or leave it out with --skip-bad")
         self.path = path
         self.line = line
+        self.unit = unit
         self.problem = problem
 
 

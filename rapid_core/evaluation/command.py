@@ -28,6 +28,7 @@ from rapid_core.command_options import (
     read_device_map,
 )
 from rapid_core.errors import OptionError
+from rapid_core.evaluation.judge import KEY_VARIABLE
 from rapid_core.evaluation.methods import METHODS
 from rapid_core.evaluation.options import LOCAL_TASKS, PAPER_GAMMA, EvalOptions
 
@@ -64,7 +65,12 @@ def evaluate(
         str,
         typer.Option(help=f"Methods, separated by commas: {', '.join(METHODS)}. All that can run unless given."),
     ] = "",
-    data: Annotated[str | None, typer.Option(help="Folder with the data of the tasks, or a benchmark's file.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder with the data of the tasks, a benchmark's file, or the name of its dataset on the hub."
+        ),
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="Questions of each task, at the most.")] = None,
     documents: Annotated[int | None, typer.Option(help="Documents of each task, at the most.")] = None,
     max_document_tokens: Annotated[int | None, typer.Option(help="Leave longer documents out.")] = None,
@@ -99,6 +105,14 @@ def evaluate(
     chain_of_thought: Annotated[
         bool, typer.Option("--chain-of-thought", help="Let the target reason first, where a task can.")
     ] = False,
+    judge_url: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of a model that judges answers, as OpenAI's: http://localhost:8000/v1. A key that it needs "
+            f"is read from the environment variable {KEY_VARIABLE}."
+        ),
+    ] = None,
+    judge_model: Annotated[str | None, typer.Option(help="Name of the model at --judge-url.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out data that cannot be used.")] = False,
     report_only: Annotated[
         bool, typer.Option("--report-only", help="Write the report of the run in --out again, without models.")
@@ -140,6 +154,8 @@ def evaluate(
         seed=seed,
         fit=fit.value,
         chain_of_thought=chain_of_thought,
+        judge_url=judge_url,
+        judge_model=judge_model,
         skip_bad=skip_bad,
     )
     from rapid_core.evaluation.session import evaluate as run

@@ -11,16 +11,22 @@ from rapid_core.evaluation.metrics import normalize
 MOST_CHOICES = len(ascii_uppercase)
 
 _MARKUP = re.compile(r"[*_`$\"“”]+|\\(?:boxed|text)")
-_FILLER = r"(?:[\W_]|\b(?i:is|are|be|the|would|must|should|most|likely|correct|right|option|choice|letter|answer)\b)*?"
-# A small letter is one only where no word can follow it: "the answer is a dog".
-_LETTER = r"\b([A-Z]\b(?!['’])|[a-z](?=\s*(?:[.,:;)\]}]|$)))"  # noqa: RUF001
+_FILLER = (
+    r"(?:[\W_]|\b(?i:is|are|be|the|would|must|should|most|likely|correct|right|option|choice|letter|answer)\b){0,24}?"
+)
+# A small letter is one only where no word can follow it: "the answer is a dog". A and I are words by themselves.
+_SMALL = r"[a-z](?=\s*(?:[.,:;)\]}]|$))"
+_CAPITAL = r"[A-Z]\b(?!['’])"  # noqa: RUF001
+_NO_WORD = r"(?![AI]\s+(?!because|since|and|but|not)[a-z])"
+_LETTERS = re.compile(r"^\W*(?:(?i:both|either)\s+)?[A-Z](?:(?:\W|\b(?:and|or)\b)+[A-Z]\b)+\W*$")
 _ALONE = re.compile(r"^[\W_]*([A-Za-z])[\W_]*$")
 _FIRST = re.compile(r"^[\s(\[{]*([A-Z](?=\s*(?:$|[.,:;)\]}\n]|\s[-–—]))|[a-z](?=\s*[.:)\]}]))")  # noqa: RUF001
 _FIRST_WORD = re.compile(r"^\s*([A-Z])\s+(.+)$", re.DOTALL)
-_ANSWER = re.compile(r"(?i:\banswer\b)" + _FILLER + _LETTER)
-_OPTION = re.compile(r"(?i:\b(?:option|choice|letter)\b)" + _FILLER + _LETTER)
+_ANSWER = re.compile(r"(?i:\banswer\b)" + _FILLER + rf"\b({_NO_WORD}{_CAPITAL}|{_SMALL})")
+_OPTION = re.compile(r"(?i:\b(?:option|choice|letter)\b)" + _FILLER + rf"\b({_CAPITAL}|{_SMALL})")
 _IN_BRACKETS = re.compile(r"[(\[{]\s*([A-Za-z])\s*[)\]}]")
-_AT_AN_END = re.compile(r"(?<!\S)([A-Z])(?=\s*(?:$|[.,:;\n]))")
+_AT_AN_END = re.compile(r"(?<!\S)(?<!not )(?<!n't )([A-Z])(?=\s*(?:$|[.,:;\n]))")
+_BEGINNING = re.compile(r"^(?:(?:correct|right|best) )?(?:answer|option|choice) (?:is |would be )?")
 
 
 def lettered(choices: Sequence[str]) -> str:
@@ -35,8 +41,10 @@ def find_choice(text: str, choices: Sequence[str]) -> int | None:
     whole or cut off by the limit of tokens. Of several statements about the answer the last one counts.
     """
     text = _MARKUP.sub("", text).strip()
-    words = normalize(text)
+    words = _BEGINNING.sub("", normalize(text))
     options = [normalize(choice) for choice in choices]
+    if _LETTERS.match(text):
+        return _letter(re.findall(r"\b[A-Z]\b", text), options)
     for found in (
         _letter(_ALONE.findall(text), options),
         _only(index for index, option in enumerate(options) if option and option == words),

@@ -41,13 +41,14 @@ def exact_match(text: str, references: Sequence[str]) -> float:
     return _best(lambda mine, gold: float(mine == gold), text, references)
 
 
-def rouge_l_sum(text: str, references: Sequence[str]) -> float:
+def rouge_l_sum(text: str, references: Sequence[str], *, by_sentence: bool = True) -> float:
     """F-measure of ROUGE-L-Sum without stemming, against the reference that fits best.
 
-    Both sides are split into sentences, which the library compares as lines. Raises
-    `MissingDependencyError` without the package rouge_score.
+    Both sides are split into sentences, which the library compares as lines; without `by_sentence`
+    their own lines are compared. Raises `MissingDependencyError` without the package rouge_score.
     """
-    scores = _rouge().score_multi([_sentence_lines(reference) for reference in references], _sentence_lines(text))
+    lines = _sentence_lines if by_sentence else str
+    scores = _rouge().score_multi([lines(reference) for reference in references], lines(text))
     return float(scores["rougeLsum"].fmeasure)
 
 

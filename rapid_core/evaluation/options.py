@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from rapid_core.config import Sampling, Speculation
 from rapid_core.errors import OptionError
+from rapid_core.evaluation.judge import Judge
 from rapid_core.evaluation.methods import METHODS
 from rapid_core.evaluation.records import Setting
 
@@ -27,6 +28,7 @@ class EvalOptions:
     to compare, of which each method takes those that it has a use for; empty for the engine's own length and for
     documents as they are. unrelated: compare passages of another document too. temperature of None is
     that of the task. fit: "middle" cuts the middle out of a document that is too long for the target.
+    judge_url, judge_model: who judges answers that have no one right form.
     limit, documents: questions and documents of each task. seed: of what is drawn, the choice of questions included.
     """
 
@@ -56,6 +58,8 @@ class EvalOptions:
     temperature: float | None = None
     fit: FitChoice = "error"
     chain_of_thought: bool = False
+    judge_url: str | None = None
+    judge_model: str | None = None
     skip_bad: bool = False
     seed: int = 0
 
@@ -85,6 +89,20 @@ class EvalOptions:
         if self.fit not in get_args(FitChoice):
             raise OptionError(f"fit must be one of {', '.join(get_args(FitChoice))}, got {self.fit!r}")
         self._check_sweeps()
+        # It checks its own rules, and must do so before anything is answered.
+        _ = self.judge
+
+    @property
+    def judge(self) -> Judge | None:
+        """Who judges answers, with the key in the environment, which is no part of the options; None for nobody."""
+        if self.judge_url is None and self.judge_model is None:
+            return None
+        if self.judge_url is None or self.judge_model is None:
+            raise OptionError(
+                f"a judge needs an address and the name of a model, got judge_url={self.judge_url!r} and "
+                f"judge_model={self.judge_model!r}; give both, or leave both out"
+            )
+        return Judge.from_environment(self.judge_url, self.judge_model)
 
     @property
     def settings(self) -> tuple[Setting, ...]:

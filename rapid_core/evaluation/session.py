@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -36,9 +36,9 @@ def evaluate(options: EvalOptions, out: Path, console: Console) -> bool:
     """
     folder = RunFolder(out)
     folder.check({"options": options.as_object(), "versions": versions()})
-    _load_tasks(options, count_tokens=None)
+    _load_tasks(options, None)
     with console.status("loading models"), load_engines(options) as engines:
-        tasks = _load_tasks(options, count_tokens=engines["drafter"].count_tokens)
+        tasks = _load_tasks(options, engines["drafter"])
         plan = Planner(options.settings, engines["drafter"].count_tokens).plan([task.questions() for task in tasks])
         notes = [*options.notes, *(f"{task.name}: {note}" for task in tasks for note in task.notes), *plan.notes]
         for note in notes:
@@ -96,8 +96,8 @@ def _means(answers: Sequence[Answer]) -> dict[str, float]:
     return {"answers": len(answers)} | {metric: round(mean(found), 3) for metric, found in scores.items()}
 
 
-def _load_tasks(options: EvalOptions, count_tokens: Callable[[str], int] | None) -> list[Task]:
-    """The tasks; without `count_tokens` only to see whether their data can be used."""
+def _load_tasks(options: EvalOptions, engine: RapidEngine | None) -> list[Task]:
+    """The tasks, measured by an engine's target; without one only to see whether their data can be used."""
     return load_tasks(
         options.tasks,
         TaskOptions(
@@ -105,10 +105,12 @@ def _load_tasks(options: EvalOptions, count_tokens: Callable[[str], int] | None)
             skip_bad=options.skip_bad,
             limit=options.limit,
             documents=options.documents,
-            max_document_tokens=options.max_document_tokens if count_tokens is not None else None,
-            count_tokens=count_tokens,
+            max_document_tokens=options.max_document_tokens if engine is not None else None,
+            count_tokens=engine.count_tokens if engine is not None else None,
+            cut_middle=engine.first_and_last if engine is not None else None,
             seed=options.seed,
             chain_of_thought=options.chain_of_thought,
+            judge=options.judge,
         ),
     )
 

@@ -8,7 +8,7 @@ from rapid_core.datatypes import LongHistory, Message
 from rapid_core.evaluation.metrics import rouge_l_sum, token_f1
 from rapid_core.evaluation.records import Question
 from rapid_core.evaluation.tasks.folder import Folder
-from rapid_core.evaluation.tasks.lines import Line, data_file, read_questions
+from rapid_core.evaluation.tasks.lines import Line, data_file, read_lines
 from rapid_core.evaluation.tasks.local import SelectedQuestions, about, asked
 from rapid_core.evaluation.tasks.task import TaskOptions
 from rapid_core.extras import check_installed
@@ -37,7 +37,7 @@ class Dialogue(SelectedQuestions):
         path = data_file(options.data, FILE, NAME)
         folder = Folder(path.parent)
         self._metric_of: dict[str, str] = {}
-        found, notes = read_questions(path, lambda line: self._read(line, folder), skip_bad=options.skip_bad)
+        found, notes = read_lines(path, lambda line: self._read(line, folder), skip_bad=options.skip_bad)
         super().__init__(NAME, found, notes, options)
 
     def score(self, question: Question, text: str, likelihoods: Sequence[float] | None) -> dict[str, float]:  # noqa: ARG002

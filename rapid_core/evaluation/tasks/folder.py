@@ -31,6 +31,25 @@ class Dialogue:
         return "\n".join(f"{speaker}: {said}" for speaker, said in self.turns)
 
 
+def parse_dialogue(content: str) -> Dialogue:
+    """The dialogue in the text of a file. Raises `ValueError` that says what the file is or must be."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is no JSON ({error})") from error
+    turns = read_turns(value.get("turns")) if isinstance(value, dict) else None
+    if turns is None:
+        raise ValueError("must be an object with turns, and each turn one with texts as role and content")
+    return Dialogue(turns)
+
+
+def read_turns(value: Any) -> tuple[tuple[str, str], ...] | None:
+    """Who speaks and what they say, in a list of turns; None where it is no such list, or empty."""
+    if not isinstance(value, list) or not value or not all(_is_turn(turn) for turn in value):
+        return None
+    return tuple((turn["role"], turn["content"]) for turn in value)
+
+
 class Folder:
     """Files beside the lines; each is read once. What cannot be used is a fault of the line that names it."""
 
@@ -52,14 +71,11 @@ class Folder:
         """The turns of dialogues/NAME.json."""
         if name not in self._dialogues:
             file = f"dialogues/{name}.json"
+            content = self._read(line, file, name)
             try:
-                content = json.loads(self._read(line, file, name))
-            except (ValueError, RecursionError) as error:
-                raise line.bad(f"{file} is no JSON ({error})") from error
-            turns = content.get("turns") if isinstance(content, dict) else None
-            if not isinstance(turns, list) or not turns or not all(_is_turn(turn) for turn in turns):
-                raise line.bad(f"{file} must be an object with turns, and each turn one with texts as role and content")
-            self._dialogues[name] = Dialogue(tuple((turn["role"], turn["content"]) for turn in turns))
+                self._dialogues[name] = parse_dialogue(content)
+            except ValueError as error:
+                raise line.bad(f"{file} {error}") from error
         return self._dialogues[name]
 
     def _read(self, line: Line, file: str, name: str) -> str:

@@ -1,28 +1,34 @@
-"""Data files with a JSON object a line, whose faults are named with the number of the line."""
+"""Data files with a JSON object a line, or a list of objects, whose faults are named with the number of the line."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rapid_core.errors import BadLineError, DocumentError, InputError
-from rapid_core.evaluation.records import Question
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line with its fields. What it is asked for and does not have raises `BadLineError`."""
+    """A line with its fields. What it is asked for and does not have raises `BadLineError`.
+
+    unit: what errors call it, "entry" in a list.
+    """
 
     path: Path
     number: int
     fields: Mapping[str, Any]
+    unit: str = "line"
 
     def bad(self, problem: str) -> BadLineError:
         """The error that names this line."""
-        return BadLineError(self.path, self.number, problem)
+        return BadLineError(self.path, self.number, problem, self.unit)
 
     def text(self, name: str) -> str:
         """A field of text that is not empty."""
@@ -75,35 +81,34 @@ class Line:
         return self.fields[name]
 
 
-def read_questions(
-    path: Path, read: Callable[[Line], Iterable[Question]], *, skip_bad: bool
-) -> tuple[list[Question], list[str]]:
-    """The questions that `read` makes of each line of a file, and a sentence about each line that is left out.
+def _id(line: Line) -> str:
+    return line.text("id")
 
-    Each line has an "id" of its own; empty lines count and are no fault. Raises `BadLineError` for the first line
-    that cannot be used, unless `skip_bad`, and `DocumentError` for a file that cannot be read.
+
+def read_lines(
+    path: Path, read: Callable[[Line], Iterable[T]], *, skip_bad: bool, key: Callable[[Line], str] = _id
+) -> tuple[list[T], list[str]]:
+    """What `read` makes of each line of a file, and a sentence about each line that is left out.
+
+    A file that ends in .json is a list, whose entries stand for lines. key: what each line calls itself; no two
+    lines the same. Empty lines count and are no fault. Raises `BadLineError` for the first line that cannot be used,
+    unless `skip_bad`, and `DocumentError` for a file that cannot be read.
     """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise DocumentError(f"cannot read {path}: {error.strerror or error}") from error
-    questions: list[Question] = []
+    made: list[T] = []
     notes: list[str] = []
     numbers: dict[str, int] = {}
-    for number, content in enumerate(lines, 1):
-        if not content.strip():
-            continue
+    for checked in _lines(path):
         try:
-            line = Line(path, number, _object(path, number, content))
-            first = numbers.setdefault(line.text("id"), number)
-            if first != number:
-                raise line.bad(f"the id {line.text('id')!r} is that of line {first}, and ids must differ")
-            questions += read(line)
+            line = checked()
+            first = numbers.setdefault(key(line), line.number)
+            if first != line.number:
+                raise line.bad(f"the id {key(line)!r} is that of {line.unit} {first}, and ids must differ")
+            made += read(line)
         except BadLineError as error:
             if not skip_bad:
                 raise
-            notes.append(f"{path.name}, line {number}, is left out: {error.problem}.")
-    return questions, notes
+            notes.append(f"{path.name}, {error.unit} {error.line}, is left out: {error.problem}.")
+    return made, notes
 
 
 def data_file(data: Path | None, name: str, task: str) -> Path:
@@ -116,18 +121,45 @@ def data_file(data: Path | None, name: str, task: str) -> Path:
     return data / name
 
 
-def _object(path: Path, number: int, content: bytes) -> Mapping[str, Any]:
+def _lines(path: Path) -> Iterable[Callable[[], Line]]:
+    """What makes each line of a file, or raises `BadLineError`."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DocumentError(f"cannot read {path}: {error.strerror or error}") from error
+    if path.suffix != ".json":
+        lines = content.split(b"\n")
+        return [partial(_line, path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DocumentError(
+            f"a .json file must be JSON as a whole, {path} is not ({error}); one with an object a line ends in .jsonl"
+        ) from error
+    if not isinstance(values, list):
+        raise DocumentError(f"a .json file must be a list of objects, {path} holds {_shown(values)}")
+    return [partial(_entry, path, number, value) for number, value in enumerate(values, 1)]
+
+
+def _line(path: Path, number: int, content: bytes) -> Line:
     try:
         value = json.loads(content.decode("utf-8"))
-        # An escape may stand for half a character, which no tokenizer takes.
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeDecodeError as error:
         raise BadLineError(path, number, f"it is no UTF-8 ({error.reason} at byte {error.start})") from error
     except (ValueError, RecursionError) as error:
         raise BadLineError(path, number, f"it is no JSON ({error})") from error
+    return _entry(path, number, value, "line")
+
+
+def _entry(path: Path, number: int, value: Any, unit: str = "entry") -> Line:
     if not isinstance(value, dict):
-        raise BadLineError(path, number, f"it must be a JSON object, got {_shown(value)}")
-    return value
+        raise BadLineError(path, number, f"it must be a JSON object, got {_shown(value)}", unit)
+    try:
+        # An escape may stand for half a character, which no tokenizer takes.
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except ValueError as error:
+        raise BadLineError(path, number, f"it is no Unicode text ({error})", unit) from error
+    return Line(path, number, value, unit)
 
 
 def _shown(value: Any) -> str:

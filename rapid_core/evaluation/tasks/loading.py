@@ -7,10 +7,16 @@ from functools import partial
 
 from rapid_core.errors import InputError, OptionError
 from rapid_core.evaluation.tasks.dialogue import Dialogue
+from rapid_core.evaluation.tasks.infinitebench import EnMC, EnQA, EnSum
+from rapid_core.evaluation.tasks.longbench_v2 import LongBenchV2
 from rapid_core.evaluation.tasks.multiple_choice import MultipleChoice
+from rapid_core.evaluation.tasks.scattered import ScatteredDialogue
 from rapid_core.evaluation.tasks.short_answer import KINDS, ShortAnswer
 from rapid_core.evaluation.tasks.summary import Summary
 from rapid_core.evaluation.tasks.task import Task, TaskOptions
+
+# Ends the names of tasks whose answers are thought out first.
+WITH_THOUGHT = "-cot"
 
 TASKS: Mapping[str, Callable[[TaskOptions], Task]] = {
     **{kind.task: partial(ShortAnswer, kind=name) for name, kind in KINDS.items()},
@@ -19,6 +25,10 @@ TASKS: Mapping[str, Callable[[TaskOptions], Task]] = {
     "multiple-choice-packed": partial(MultipleChoice, packed=True),
     "summary": Summary,
     "dialogue": Dialogue,
+    "scattered-dialogue": ScatteredDialogue,
+    **{task.name: task for task in (EnQA, EnMC, EnSum)},
+    "longbench-v2": LongBenchV2,
+    f"longbench-v2{WITH_THOUGHT}": partial(LongBenchV2, chain_of_thought=True),
 }
 
 
@@ -31,6 +41,13 @@ def load_tasks(names: Sequence[str], options: TaskOptions) -> list[Task]:
     unknown = [name for name in names if name not in TASKS]
     if unknown or not names or len(set(names)) < len(names):
         raise OptionError(f"tasks must be some of {', '.join(TASKS)}, each once, got {', '.join(names) or 'none'}")
+    if options.chain_of_thought:
+        names = [name if name.endswith(WITH_THOUGHT) else f"{name}{WITH_THOUGHT}" for name in names]
+        if not set(names) <= set(TASKS) or len(set(names)) < len(names):
+            able = [name.removesuffix(WITH_THOUGHT) for name in TASKS if name.endswith(WITH_THOUGHT)]
+            raise OptionError(
+                f"chain_of_thought is for {', '.join(able)} alone, got the tasks {', '.join(names)}; leave it out"
+            )
     tasks = [TASKS[name](options) for name in names]
     task_of: dict[str, str] = {}
     for task in tasks:

@@ -8,7 +8,7 @@ from rapid_core.evaluation.letters import MOST_CHOICES, find_choice, lettered
 from rapid_core.evaluation.metrics import most_likely
 from rapid_core.evaluation.records import Question
 from rapid_core.evaluation.tasks.folder import Folder
-from rapid_core.evaluation.tasks.lines import Line, data_file, read_questions
+from rapid_core.evaluation.tasks.lines import Line, data_file, read_lines
 from rapid_core.evaluation.tasks.local import SelectedQuestions, about, asked
 from rapid_core.evaluation.tasks.packs import pack
 from rapid_core.evaluation.tasks.task import TaskOptions
@@ -36,7 +36,7 @@ class MultipleChoice(SelectedQuestions):
         name = "multiple-choice"
         path = data_file(options.data, FILE, name)
         folder = Folder(path.parent)
-        found, notes = read_questions(path, lambda line: _read(line, folder, name), skip_bad=options.skip_bad)
+        found, notes = read_lines(path, lambda line: _read(line, folder, name), skip_bad=options.skip_bad)
         if packed:
             name, found, notes = pack(name, "long_mc", found, notes, folder, options)
         super().__init__(name, found, notes, options)

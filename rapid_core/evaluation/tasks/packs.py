@@ -8,7 +8,7 @@ from dataclasses import replace
 from rapid_core.datatypes import LongContext
 from rapid_core.evaluation.records import Question
 from rapid_core.evaluation.tasks.folder import Folder
-from rapid_core.evaluation.tasks.lines import Line, data_file, read_questions
+from rapid_core.evaluation.tasks.lines import Line, data_file, read_lines
 from rapid_core.evaluation.tasks.task import TaskOptions
 
 FILE = "packs.jsonl"
@@ -28,9 +28,7 @@ def pack(
     name = f"{task}-packed"
     path = data_file(options.data, FILE, name)
     by_id = {question.id: question for question in questions}
-    found, more = read_questions(
-        path, lambda line: _read(line, folder, by_id, name, made_of), skip_bad=options.skip_bad
-    )
+    found, more = read_lines(path, lambda line: _read(line, folder, by_id, name, made_of), skip_bad=options.skip_bad)
     return name, found, [*notes, *more]
 
 

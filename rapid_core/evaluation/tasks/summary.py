@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rapid_core.evaluation.metrics import rouge_l_sum
 from rapid_core.evaluation.records import Question
 from rapid_core.evaluation.tasks.folder import Folder
-from rapid_core.evaluation.tasks.lines import Line, data_file, read_questions
+from rapid_core.evaluation.tasks.lines import Line, data_file, read_lines
 from rapid_core.evaluation.tasks.local import SelectedQuestions, about, asked
 from rapid_core.evaluation.tasks.task import TaskOptions
 from rapid_core.extras import check_installed
@@ -27,7 +27,7 @@ class Summary(SelectedQuestions):
         check_installed("rouge_score", extra="eval")
         path = data_file(options.data, FILE, NAME)
         folder = Folder(path.parent)
-        found, notes = read_questions(path, lambda line: _read(line, folder, max_new_tokens), skip_bad=options.skip_bad)
+        found, notes = read_lines(path, lambda line: _read(line, folder, max_new_tokens), skip_bad=options.skip_bad)
         super().__init__(NAME, found, notes, options)
 
     def score(self, question: Question, text: str, likelihoods: Sequence[float] | None) -> dict[str, float]:  # noqa: ARG002

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rapid_core.errors import OptionError
+from rapid_core.evaluation.judge import Judge
 from rapid_core.evaluation.records import Question
 
 
@@ -33,10 +34,12 @@ class Task(Protocol):
 class TaskOptions:
     """Where the data is, and which of the questions are asked. Raises `OptionError` for values that break their rule.
 
-    data: a folder of data files, or a file of a benchmark. skip_bad: lines that cannot be used are
-    left out with a note. limit: most questions of each task, spread over its documents. documents:
-    most documents of each task. max_document_tokens: longer documents are left out, as
-    `count_tokens` counts. seed: draws which are taken where not all are.
+    data: a folder of data files, a file of a benchmark, or the name of its dataset on the hub. skip_bad:
+    lines that cannot be used are left out with a note. limit: most questions of each task, spread over
+    its documents. documents: most documents of each task. max_document_tokens: longer documents are
+    left out, as `count_tokens` counts. cut_middle: leaves about so many tokens of a text, without its
+    middle, as benchmarks want it. seed: draws which are taken where not all are. judge: of answers that
+    have no one right form. chain_of_thought: tasks are asked as those of their name with "-cot".
     """
 
     data: Path | None = None
@@ -45,8 +48,9 @@ class TaskOptions:
     documents: int | None = None
     max_document_tokens: int | None = None
     count_tokens: Callable[[str], int] | None = None
+    cut_middle: Callable[[str, int], str] | None = None
     seed: int = 0
-    judge: object | None = None
+    judge: Judge | None = None
     chain_of_thought: bool = False
 
     def __post_init__(self) -> None:
