@@ -93,9 +93,7 @@ def made_engines(*names, **options):
     found = {}
     for name in names or ("drafter",):
         target, drafter = tiny_pair(**{"window": 4096, **options})
-        found[name] = RapidEngine(
-            target, drafter, retrieval=TINY, encoder=WordEncoder(), reproducible=True
-        )
+        found[name] = RapidEngine(target, drafter, retrieval=TINY, encoder=WordEncoder(), reproducible=True)
     return found
 
 
@@ -121,5 +119,8 @@ def options(**given):
     """Options of a run; a number or a word stands for one value."""
     listed = {"eta", "gamma", "retrieved_tokens", "context_tokens", "methods"}
     return EvalOptions(
-        **{name: (value,) if name in listed and not isinstance(value, tuple) else value for name, value in given.items()}
+        **{
+            name: (value,) if name in listed and not isinstance(value, tuple) else value
+            for name, value in given.items()
+        }
     )

@@ -152,9 +152,7 @@ def test_a_second_call_asks_behind_the_first_answer_and_its_text_counts(engines,
     task = reasoning()
     question = task.questions()[0]
     answers = by_setting(made_run(tmp_path, [task], options(methods="lc"), engines))
-    plain = by_setting(
-        made_run(tmp_path / "plain", [about_documents("reasoning")], options(methods="lc"), engines)
-    )
+    plain = by_setting(made_run(tmp_path / "plain", [about_documents("reasoning")], options(methods="lc"), engines))
     answer = answers[question.id, "lc"]
     assert answer.reasoning == plain[question.id, "lc"].text
     assert answer.text != answer.reasoning and answer.tokens > plain[question.id, "lc"].tokens
@@ -213,7 +211,9 @@ def test_an_eta_that_sets_itself_is_kept_and_its_time_counts_as_reading(engines,
     assert all(measured[answer.question, "auto"] > measured[answer.question, 3] for answer in answers)
 
 
-def test_the_drafter_reads_passages_of_the_length_and_of_the_document_that_a_setting_names(engines, tmp_path, monkeypatch):
+def test_the_drafter_reads_passages_of_the_length_and_of_the_document_that_a_setting_names(
+    engines, tmp_path, monkeypatch
+):
     engine, read = engines["drafter"], {}
     generate = type(engine).generate
 
@@ -424,7 +424,7 @@ def test_a_run_goes_on_only_with_the_options_it_began_with(engines, tmp_path, wh
     other = replace(RESUMED, eta=(5.0,), seed=3)
     with pytest.raises(OptionError) as error:
         made_run(torn, resumed_tasks(), other, engines)
-    assert "eta was [3.0, \"auto\"] and is [5.0]; seed was 0 and is 3" in str(error.value)
+    assert 'eta was [3.0, "auto"] and is [5.0]; seed was 0 and is 3' in str(error.value)
     begun = json.loads((torn / "run.json").read_text())
     with pytest.raises(OptionError, match=r'python was "3" and is "4"'):
         made_run(torn, resumed_tasks(), RESUMED, engines, begin=begun | {"versions": {"python": "4"}})

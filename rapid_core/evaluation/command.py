@@ -32,6 +32,8 @@ from rapid_core.evaluation.judge import KEY_VARIABLE
 from rapid_core.evaluation.methods import METHODS
 from rapid_core.evaluation.options import LOCAL_TASKS, PAPER_GAMMA, EvalOptions
 
+# Of tables that go into a file or a pipe, in characters.
+PIPE_WIDTH = 200
 FAILED_STATUS = 3
 STOPPED_STATUS = 130
 
@@ -162,14 +164,22 @@ def evaluate(
     from rapid_core.loading import hide_progress_bars
 
     hide_progress_bars()
-    _report(out, complete=run(options, out, Console(stderr=True, highlight=False)))
+    try:
+        complete = run(options, out, Console(stderr=True, highlight=False))
+    except KeyboardInterrupt:
+        # Before the first question there is nothing to report.
+        raise typer.Exit(STOPPED_STATUS) from None
+    _report(out, complete=complete)
 
 
 def _report(folder: Path, *, complete: bool | None) -> None:
     """Write the report of a folder, print one line of JSON, and exit with the status of the run."""
     from rapid_core.evaluation.session import report
 
-    found = report(folder)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=PIPE_WIDTH)
+    found = report(folder, console)
     sys.stdout.write(json.dumps(found, ensure_ascii=False, allow_nan=False) + "\n")
     sys.stdout.flush()
     if complete is False:
