@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import zlib
 
+from helpers import TINY
+
 from rapid_core import LongContext, LongHistory, Message, RapidEngine
 from rapid_core.evaluation.answers_file import RunFolder
 from rapid_core.evaluation.options import EvalOptions
@@ -11,7 +13,6 @@ from rapid_core.evaluation.plan import Planner
 from rapid_core.evaluation.records import Question
 from rapid_core.evaluation.run import run
 from rapid_core.testing import WordEncoder, tiny_pair
-from helpers import TINY
 
 CITIES = ("Madrid", "Oslo", "Lima", "Paris", "Rome", "Cairo")
 PEOPLE = ("judge", "baker", "queen", "miller")
@@ -26,8 +27,6 @@ def text_of(name, paragraphs=9):
 
 class MadeTask:
     """A task of made-up questions, whose score is a hash of the answer: any other answer scores otherwise."""
-
-    metrics = {"hash": "hash of the answer"}
 
     def __init__(self, name, questions):
         self.name = name
@@ -59,8 +58,7 @@ def about_documents(name="facts", documents=("Spain", "Norway"), questions=2, **
                     messages=(Message("system", "Answer."), Message("user", asks)),
                     context=LongContext(text, query=asks),
                     references=("Rome",),
-                    evidence=(start, start + len(sentence)),
-                    **{"max_new_tokens": 8, **options},
+                    **{"evidence": (start, start + len(sentence)), "max_new_tokens": 8, **options},
                 )
             )
     return MadeTask(name, found)
@@ -118,9 +116,5 @@ def by_setting(answers):
 def options(**given):
     """Options of a run; a number or a word stands for one value."""
     listed = {"eta", "gamma", "retrieved_tokens", "context_tokens", "methods"}
-    return EvalOptions(
-        **{
-            name: (value,) if name in listed and not isinstance(value, tuple) else value
-            for name, value in given.items()
-        }
-    )
+    alone = {name: (value,) for name, value in given.items() if name in listed and not isinstance(value, tuple)}
+    return EvalOptions(**{**given, **alone})
