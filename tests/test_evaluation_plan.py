@@ -82,7 +82,7 @@ def test_a_long_document_is_cut_and_questions_whose_evidence_is_behind_the_cut_a
     assert {question.context.text for question, _ in part} == {"\n\n".join(paragraphs[:2])}
     # What is searched for stays.
     assert [question.context.query for question, _ in part] == [question.context.query for question in questions[:2]]
-    left_out = "facts: 2 questions not asked with 14 tokens of context, since the evidence is behind the cut"
+    left_out = "facts: 2 questions not asked with 16 tokens of context, since the evidence is behind the cut"
     assert found.notes == (left_out,)
 
 
