@@ -82,9 +82,8 @@ def test_a_long_document_is_cut_and_questions_whose_evidence_is_behind_the_cut_a
     assert {question.context.text for question, _ in part} == {"\n\n".join(paragraphs[:2])}
     # What is searched for stays.
     assert [question.context.query for question, _ in part] == [question.context.query for question in questions[:2]]
-    assert found.notes == (
-        "facts: 2 questions not asked with 14 tokens of context, since its evidence is behind the cut",
-    )
+    left_out = "facts: 2 questions not asked with 14 tokens of context, since the evidence is behind the cut"
+    assert found.notes == (left_out,)
 
 
 def test_a_short_document_is_lengthened_with_others_of_its_task_and_keeps_its_evidence():
@@ -100,10 +99,8 @@ def test_a_short_document_is_lengthened_with_others_of_its_task_and_keeps_its_ev
 
 def test_how_a_document_is_lengthened_does_not_depend_on_the_order_of_the_questions():
     questions = about_documents(documents=("Spain", "Norway", "Peru"), questions=2).questions()
-    found, other = (
-        plan([asked], methods=("lc", "rag"), context_tokens=150, unrelated=True)
-        for asked in (questions, questions[::-1])
-    )
+    asked = {"methods": ("lc", "rag"), "context_tokens": 150, "unrelated": True}
+    found, other = plan([questions], **asked), plan([questions[::-1]], **asked)
     assert {pair for part in found.parts for pair in part} == {pair for part in other.parts for pair in part}
     others = [{question.document: part.other for part in each.parts for question, _ in part} for each in (found, other)]
     assert others[0] == others[1] == {"Norway": text_of("Peru"), "Peru": text_of("Spain"), "Spain": text_of("Norway")}
