@@ -445,6 +445,17 @@ def test_a_file_is_no_folder_of_a_run(engines, tmp_path):
         made_run(tmp_path / "file", resumed_tasks(), RESUMED, engines)
 
 
+def test_one_process_at_a_time_writes_to_a_folder(engines, tmp_path, whole):
+    torn = copied(whole[0], tmp_path / "a", 0, 0)
+
+    def begin_another(*_):
+        with pytest.raises(OptionError, match="one process at a time writes to the folder of a run"):
+            made_run(torn, resumed_tasks(), RESUMED, engines)
+
+    made_run(torn, resumed_tasks(), RESUMED, engines, begin_another)
+    assert (torn / "answers.jsonl").read_bytes() == whole[1]
+
+
 def test_answers_read_back_are_those_that_were_written(engines, tmp_path):
     task = about_documents(groups=("easy", "short"), source="own — \u2028", documents=("a\nb",))
     answers = made_run(tmp_path, [task, choices()], options(methods=("lc", "rag"), gamma=3), engines)
