@@ -18,7 +18,7 @@ from rich.text import Text
 
 from rapid_core.engine import RapidEngine
 from rapid_core.errors import InputError
-from rapid_core.evaluation.answers_file import RunFolder, read_answers, read_description, read_measurements
+from rapid_core.evaluation.answers_file import RUN, RunFolder, read_answers, read_description, read_measurements
 from rapid_core.evaluation.engines import load_engines
 from rapid_core.evaluation.options import EvalOptions
 from rapid_core.evaluation.plan import Plan, Planner
@@ -30,6 +30,8 @@ from rapid_core.evaluation.summary import summarize
 from rapid_core.evaluation.tasks import Task, TaskOptions, load_tasks
 from rapid_core.extras import check_installed
 
+# What a report needs of a description.
+TOLD = ("target", "drafter", "tasks", "answers", "notes")
 # Parts of a description that the summary has, or that say nothing to a reader.
 NOT_TOLD = ("tasks", "notes", "questions")
 
@@ -66,6 +68,11 @@ def evaluate(options: EvalOptions, out: Path, console: Console) -> bool:
 def report(folder: Path, console: Console) -> dict[str, Any]:
     """Write the report of what is in a folder, print its tables, and return what fits one line of JSON."""
     description, answers = read_description(folder), read_answers(folder)
+    missing = [name for name in TOLD if name not in description]
+    if missing:
+        raise InputError(
+            f"the {RUN} of a run has {', '.join(TOLD)}, got none of {', '.join(missing)}; restore the file"
+        )
     told = {name: value for name, value in description.items() if name not in NOT_TOLD}
     found = summarize(answers, read_measurements(folder), description["tasks"], notes=description["notes"])
     write_html(found, told, folder / "report.html")
