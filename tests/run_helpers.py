@@ -37,15 +37,14 @@ class MadeTask:
         return self._questions
 
     def score(self, question, text, likelihoods):
-        assert question in self._questions or question.context is not None
         return {"hash": zlib.crc32(repr((question.id, text, likelihoods)).encode()) / 2**32}
 
 
-def about_documents(name="facts", documents=("Spain", "Norway"), questions=2, **options):
+def about_documents(name="facts", documents=("Spain", "Norway"), questions=2, paragraphs=9, **options):
     """Questions about documents, each with its evidence."""
     found = []
     for document in documents:
-        text = text_of(document)
+        text = text_of(document, paragraphs)
         for number in range(questions):
             sentence = text.split("\n\n")[number]
             start = text.index(sentence)
