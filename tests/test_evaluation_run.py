@@ -239,13 +239,13 @@ def test_the_drafter_reads_passages_of_the_length_and_document_that_a_setting_na
 
 
 def test_a_question_that_cannot_be_answered_is_kept_with_its_error_and_the_run_goes_on(tmp_path):
-    engines = made_engines(window=512)
+    engines = made_engines(window=640)
     long = about_documents("long", documents=("Norway",), questions=1)
     [question] = long.questions()
     long = MadeTask("long", [replace(question, context=LongContext(text_of("Norway", 40)))])
     answers = made_run(tmp_path, [long, about_documents()], options(methods=("lc", "rag"), gamma=3), engines)
     failed, by_drafter, *others = answers
-    assert "512" in failed.error and (failed.text, failed.scores, failed.tokens) == ("", {}, 0)
+    assert "640" in failed.error and (failed.text, failed.scores, failed.tokens) == ("", {}, 0)
     # The target's window is nothing to a method that reads passages only.
     assert not by_drafter.error and by_drafter.tokens > 0
     assert len(others) == 8 and not any(answer.error for answer in others)
@@ -253,7 +253,7 @@ def test_a_question_that_cannot_be_answered_is_kept_with_its_error_and_the_run_g
 
 
 def test_a_document_that_is_too_long_has_its_middle_cut_out_where_that_is_asked_for(tmp_path):
-    engines = made_engines(window=512)
+    engines = made_engines(window=640)
     [question] = about_documents("long", documents=("Norway",), questions=1).questions()
     long = MadeTask("long", [replace(question, context=LongContext(text_of("Norway", 40)))])
     answers = made_run(tmp_path, [long], options(methods=("lc", "sd"), gamma=3, fit="middle"), engines)
