@@ -314,12 +314,11 @@ def test_a_run_that_ends_with_an_exception_at_any_line_goes_on_to_the_same_file(
     assert total == 15
 
     def interrupt(done, *_):
-        if done == next(stops):
+        if done == stop:
             raise KeyboardInterrupt
 
     for stop in range(total):
         folder = tmp_path / str(stop)
-        stops = iter(lambda stop=stop: stop, None)
         with pytest.raises(KeyboardInterrupt):
             made_run(folder, resumed_tasks(), RESUMED, engines, interrupt)
         assert len(read_answers(folder)) == stop
