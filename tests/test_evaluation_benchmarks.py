@@ -14,6 +14,7 @@ from rapid_core.errors import BadLineError, DocumentError, InputError
 from rapid_core.evaluation.tasks import TaskOptions, load_tasks
 from rapid_core.evaluation.tasks.benchmark import DOCUMENT_TOKENS
 from rapid_core.evaluation.tasks.longbench_v2 import stated_choice
+from rapid_core.testing import tiny_engine
 
 BOOK = "Miss Ada kept bees on the roof. In spring she sold the honey at the gate."
 OTHER = "The ferry ran twice a day. Nobody took the second one."
@@ -359,6 +360,31 @@ def test_what_is_cut_is_left_out_only_where_it_is_still_too_long(tmp_path, most,
     path = write_lines(tmp_path / "mine.jsonl", records)
     task = load("infinitebench-qa", path, count_tokens=count_words, cut_middle=cut_words, max_document_tokens=most)
     assert len(task.questions()) == left
+
+
+@pytest.mark.parametrize("name", ["infinitebench-qa", "infinitebench-choice", "infinitebench-sum", "longbench-v2"])
+def test_the_target_reads_the_text_first_and_the_question_last(books, data_json, name):
+    with tiny_engine(window=4096) as engine:
+        task = load(name, books, count_tokens=engine.count_tokens, cut_middle=engine.first_and_last)
+        question = task.questions()[0]
+        ids = engine.prompts(question.messages, context=question.context).target_ids
+        prompt = engine.target.tokenizer.decode(ids)
+    said, text = question.messages[-1].content, question.context.text
+    assert text == BOOK
+    assert prompt.count(said) == prompt.count(text) == 1
+    assert prompt.index(text) + len(text) < prompt.index(said)
+    # One user message: nothing but the blank line stands between them.
+    assert prompt[prompt.index(text) + len(text) : prompt.index(said)].strip() == ""
+
+
+def test_a_target_cuts_a_document_to_its_own_tokens(books, monkeypatch):
+    monkeypatch.setattr("rapid_core.evaluation.tasks.benchmark.DOCUMENT_TOKENS", 40)
+    with tiny_engine(window=4096) as engine:
+        task = load("infinitebench-qa", books, count_tokens=engine.count_tokens, cut_middle=engine.first_and_last)
+        text = task.questions()[0].context.text
+        assert engine.count_tokens(text) <= 44
+    assert BOOK.startswith(text[:10]) and BOOK.endswith(text[-10:])
+    assert task.notes[0].startswith("2 of 2 documents have more than 40 tokens, up to ")
 
 
 # Where the files are

@@ -1,69 +1,17 @@
 """A judge behind an address: what it is asked, how its replies are read, and what happens when it fails."""
 
-import json
 import socket
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from judge_server import Server, fails, says
 
 from rapid_core import Message, OptionError
 from rapid_core.evaluation.judge import KEY_VARIABLE, Judge, JudgeError, NoScoreError
+from rapid_core.evaluation.options import EvalOptions
 
 CONVERSATION = (Message("user", "Who mends the roof?"), Message("assistant", "The landlord."), Message("user", "When?"))
 KEY = "sk-very-secret"
-
-
-class Server:
-    """Says what it is told to, one reply a request and the last one again and again; keeps what it was asked."""
-
-    def __init__(self, *replies):
-        self.replies = list(replies)
-        self.asked = []
-        self.headers = []
-        self.paths = []
-        self.times = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                outer.times.append(time.monotonic())
-                outer.paths.append(self.path)
-                outer.headers.append(dict(self.headers))
-                outer.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                reply = outer.replies.pop(0) if len(outer.replies) > 1 else outer.replies[0]
-                status, body, headers = reply(self) if callable(reply) else reply
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(body.encode())))
-                self.end_headers()
-                self.wfile.write(body.encode())
-
-            def log_message(self, *args):
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
-
-    def __enter__(self):
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-def says(content, status=200, **headers):
-    return status, json.dumps({"choices": [{"message": {"role": "assistant", "content": content}}]}), headers
-
-
-def fails(status, body="", **headers):
-    return status, body, headers
 
 
 def judge(server, **options):
@@ -154,13 +102,13 @@ def test_a_server_that_stays_busy_gives_no_score_and_says_why():
 
 def test_a_reply_that_takes_too_long_is_asked_for_again():
     def slow(_):
-        time.sleep(0.5)
+        time.sleep(2.0)
         return says("Score: 1")
 
     with Server(slow, says("Score: 6")) as server:
-        assert judge(server, timeout_s=0.1).score(CONVERSATION, "a", "b") == 6.0
-    with Server(slow) as server, pytest.raises(NoScoreError, match=r"within 0.1 s, http.* did not, asked 2 times;"):
-        judge(server, timeout_s=0.1, tries=2).score(CONVERSATION, "a", "b")
+        assert judge(server, timeout_s=0.5).score(CONVERSATION, "a", "b") == 6.0
+    with Server(slow) as server, pytest.raises(NoScoreError, match=r"within 0.2 s, http.* did not, asked 2 times;"):
+        judge(server, timeout_s=0.2, tries=2).score(CONVERSATION, "a", "b")
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 404])
@@ -223,3 +171,24 @@ def test_what_cannot_be_a_judge_is_refused_before_anything_is_asked(options, rul
     with pytest.raises(OptionError, match=rule) as raised:
         Judge(**{"url": "http://localhost:8000/v1", "model": "a-judge", **options})
     assert "secret" not in str(raised.value)
+
+
+def test_an_evaluation_takes_a_judge_whose_key_is_no_option(monkeypatch):
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    options = EvalOptions(judge_url="http://localhost:8000/v1", judge_model="a-judge")
+    assert options.judge == Judge(url="http://localhost:8000/v1", model="a-judge", api_key=KEY)
+    assert KEY not in str(options.as_object())
+    assert EvalOptions().judge is None
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"judge_url": "http://localhost/v1"}, "needs an address and the name of a model, got .* judge_model=None"),
+        ({"judge_model": "a-judge"}, "needs an address and the name of a model, got judge_url=None"),
+        ({"judge_url": "localhost", "judge_model": "a-judge"}, "judge_url must be an http or https address"),
+    ],
+)
+def test_a_judge_is_checked_with_the_options_of_an_evaluation(options, rule):
+    with pytest.raises(OptionError, match=rule):
+        EvalOptions(**options)

@@ -4,12 +4,14 @@ import json
 import random
 
 import pytest
+from judge_server import Server, says
 
-from rapid_core import LongHistory
+from rapid_core import LongHistory, Sampling, Speculation
 from rapid_core.errors import BadLineError, DocumentError, InputError
 from rapid_core.evaluation.judge import Judge, JudgeError, NoScoreError
 from rapid_core.evaluation.tasks import TaskOptions, load_tasks
 from rapid_core.evaluation.tasks.long_chat import exchanges, long_chat
+from rapid_core.testing import tiny_engine
 
 NAME = "scattered-dialogue"
 
@@ -281,3 +283,25 @@ def test_without_a_judge_the_metric_is_left_out_and_a_note_says_so(folder):
     assert list(task.metrics) == ["rouge_l_sum"]
     assert set(task.score(task.questions()[0], "x", None)) == {"rouge_l_sum"}
     assert "No judge is given for 'scattered-dialogue'" in task.notes[-1]
+
+
+def test_an_engine_answers_behind_the_long_chat_and_the_judge_scores_it(folder):
+    with tiny_engine(window=8192) as engine, Server(says("Score: 3")) as server:
+        judge = Judge(url=server.url, model="a-judge")
+        task = load(folder, count_tokens=engine.count_tokens, max_document_tokens=1500, limit=2, judge=judge)
+        for question in task.questions():
+            lossless, plain = (
+                engine.generate(
+                    question.messages,
+                    context=question.context,
+                    sampling=Sampling(max_new_tokens=12),
+                    speculation=speculation,
+                )
+                for speculation in (Speculation(eta=0, gamma=4), Speculation.off())
+            )
+            # The target reads the chat whole, and the drafter a part of it.
+            assert plain.usage.prompt_tokens > 1400
+            assert 0 < lossless.stats.drafter_prompt_tokens < plain.usage.prompt_tokens
+            assert lossless.text == plain.text
+            assert task.score(question, lossless.text, None)["judge"] == 0.3
+    assert [asked["model"] for asked in server.asked] == ["a-judge"] * 2

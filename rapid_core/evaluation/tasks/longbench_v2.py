@@ -34,8 +34,9 @@ _STATED = (re.compile(r"The correct answer is \(([A-D])\)"), re.compile(r"The co
 class LongBenchV2(BenchmarkQuestions):
     """Scores the letter that an answer states in the form that was asked for, and the most likely option.
 
-    chain_of_thought: 1,024 tokens to think in, then a second question for the letter, and no likelihoods. An
-    answer in another form is wrong, as in the benchmark, and `letter_found` tells it apart.
+    chain_of_thought: 1,024 tokens to think in, then a second question for the letter, and no likelihoods. That
+    question goes on with the conversation; the benchmark asks it without the text. An answer in another
+    form is wrong, as in the benchmark, and `letter_found` tells it apart.
     """
 
     def __init__(self, options: TaskOptions, *, chain_of_thought: bool = False) -> None:
