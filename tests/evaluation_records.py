@@ -17,7 +17,7 @@ DEFAULTS = (
     Setting(method="lookup", gamma=10),
     RAPID,
 )
-METRICS = {"short-answer": {"f1": "Token F1", "exact_match": "exact match"}}
+METRICS = {"short-answer": {"f1": "token F1", "exact_match": "exact match"}}
 
 
 def answer_of(question, setting, f1=None, *, task="short-answer", document="lease", text=None, **fields):

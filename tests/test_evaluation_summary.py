@@ -12,11 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rapid_core import InputError
+from rapid_core.evaluation import statistics
 from rapid_core.evaluation.records import Measurement, Setting
 from rapid_core.evaluation.statistics import Quartiles
 from rapid_core.evaluation.summary import summarize
 
-F1 = {"short-answer": {"f1": "Token F1"}}
+
+@pytest.fixture(scope="module", autouse=True)
+def few_resamples():
+    """Means do not depend on how many there are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "RESAMPLES", 200)
+        yield
+
+
+F1 = {"short-answer": {"f1": "token F1"}}
 
 
 def comparison_of(answers, measurements=(), metrics=F1, **options):
@@ -149,6 +159,19 @@ def test_rapid_stands_beside_the_rag_that_reads_the_same_passages():
     assert any("2,048 retrieved" in remark and "rag" in remark for remark in found.remarks)
 
 
+def test_rapid_with_unrelated_passages_stands_beside_rag_with_them():
+    unrelated = [replace(setting, unrelated=True) for setting in (RAG, RAPID)]
+    found = comparison_of([a for setting in (LC, RAG, RAPID, *unrelated) for a in both(setting, 0.0, 1.0)])
+    assert [(each.rapid, each.rag) for each in found.partitions] == [(RAPID, RAG), (unrelated[1], unrelated[0])]
+
+
+def test_a_baseline_that_drafts_is_the_one_of_the_same_gamma():
+    few, many = replace(SD, gamma=2), replace(SD, gamma=20)
+    rapid = [replace(RAPID, gamma=gamma) for gamma in (2, 20)]
+    found = comparison_of([a for s in (few, many, *rapid) for a in both(s, 0.0, 1.0)], baseline="sd")
+    assert found.baselines == {rapid[0]: few, rapid[1]: many}
+
+
 def test_equal_texts_are_counted_for_settings_that_are_lossless():
     zero = replace(RAPID, method="rapid-upward", eta=0.0)
     answers = [
@@ -236,7 +259,7 @@ def test_another_baseline_can_be_named():
         ((1,), None, "There is one question"),
         ((0, 1, 1), "d", "The questions are about 1 document, too few"),
         ((0, 1, 1), None, "The questions are about 3 documents, too few"),
-        ((math.nan, 1, 1), None, "Token F1 is no number in 2 answers"),
+        ((math.nan, 1, 1), None, "In token F1 2 scores are no numbers"),
         ((None,), None, None),
     ],
 )
@@ -258,9 +281,9 @@ def test_a_metric_that_some_answers_lack_counts_the_others():
     answers = [
         replace(a, scores={"f1": 1.0} | ({"judge": 0.5} if a.question != "q0" else {})) for a in both(LC, 1, 1, 1)
     ]
-    found = comparison_of(answers, metrics={"short-answer": {"f1": "Token F1", "judge": "judge"}})
+    found = comparison_of(answers, metrics={"short-answer": {"f1": "token F1", "judge": "judge"}})
     assert found.scores["judge"][LC].mean.questions == 2 and found.scores["f1"][LC].mean.questions == 3
-    assert any(remark.startswith("judge counts 2 of the 3 questions") for remark in found.remarks)
+    assert any(remark.startswith("In judge 2 of the 3 questions count") for remark in found.remarks)
 
 
 def test_sweeps_are_of_settings_that_differ_in_one_option():
@@ -302,9 +325,10 @@ def test_records_that_contradict_each_other_are_refused():
         summarize(answers, [], F1 | {"dialogue": {}})
 
 
-def test_notes_of_the_engine_are_counted():
-    answers = [replace(a, notes=("cut",) if a.question == "q0" else ("cut", "shrank")) for a in both(LC, 1, 1)]
-    assert list(summarize(answers, [], F1).decided.items()) == [("cut", 2), ("shrank", 1)]
+def test_notes_of_the_engine_are_counted_by_kind():
+    notes = [("cut", "eta 7.5 for 1,024 tokens"), ("eta 10 for 96 tokens",), ("cut", "eta of 5"), ("eta of 5",)]
+    answers = [replace(a, notes=own) for a, own in zip(both(LC, 1, 1, 1, 1), notes, strict=True)]
+    assert list(summarize(answers, [], F1).decided.items()) == [("cut", 2), ("eta # for # tokens", 2), ("eta of 5", 2)]
 
 
 @settings(max_examples=10, deadline=None)
@@ -313,7 +337,7 @@ def test_the_order_of_the_records_does_not_matter(seed, documents, questions):
     answers, measurements = made_up(documents=documents, questions=questions, seed=seed)
     shuffled = random.Random(seed)
     others = shuffled.sample(answers, len(answers)), shuffled.sample(measurements, len(measurements))
-    metrics = {"short-answer": {"f1": "Token F1", "exact_match": "exact match"}}
+    metrics = {"short-answer": {"f1": "token F1", "exact_match": "exact match"}}
     assert repr(summarize(*others, metrics)) == repr(summarize(answers, measurements, metrics))
 
 

@@ -62,11 +62,11 @@ def _of_scores(found: Compared, titles: Mapping[str, str]) -> Iterator[str]:
     for metric, title in titles.items():
         if (counted := len(scored(found, metric))) < answered:
             yield (
-                f"{title} counts {counted:,} of the {answered:,} questions that all answered: the others have no score "
-                "of some setting."
+                f"In {title} {counted:,} of the {answered:,} questions count that all answered: the others have no "
+                "score of some setting."
             )
         if broken := sum(not math.isfinite(answer.scores.get(metric, 0.0)) for answer in every):
-            yield f"{title} is no number in {broken:,} answers, which are left out of it."
+            yield f"In {title} {broken:,} scores are no numbers, and do not count."
 
 
 def _of_right_answers(found: Compared, titles: Mapping[str, str]) -> Iterator[str]:

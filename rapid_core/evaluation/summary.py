@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +13,8 @@ from rapid_core.evaluation.records import Answer, Measurement, Setting
 from rapid_core.evaluation.scores import Score
 from rapid_core.evaluation.speed import Measured, Speed, usable
 from rapid_core.evaluation.sweeps import Sweep, Unrelated, sweeps, unrelated
+
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,11 @@ class TaskSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """All tasks of a run. decided: the engine's own notes, and in how many answers each stands."""
+    """All tasks of a run.
+
+    decided: the engine's own notes, and in how many answers each stands; notes that differ in their
+    numbers alone are one, with # for these.
+    """
 
     baseline: str
     seed: int
@@ -93,7 +99,7 @@ def summarize(
         seed=seed,
         tasks=tuple(tasks),
         notes=(*notes, *lacking),
-        decided=_by_count(note for answer in answers for note in answer.notes),
+        decided=_by_kind(note for answer in answers for note in answer.notes),
     )
 
 
@@ -112,6 +118,10 @@ def _measured(measurements: Iterable[Measurement]) -> tuple[Measured, int]:
     return good, len(found) - len(good)
 
 
-def _by_count(texts: Iterable[str]) -> dict[str, int]:
-    """How often each text comes, the most frequent first."""
-    return dict(sorted(Counter(texts).items(), key=lambda item: (-item[1], item[0])))
+def _by_kind(notes: Iterable[str]) -> dict[str, int]:
+    """How often each kind of note comes, the most frequent first."""
+    kinds: dict[str, list[str]] = {}
+    for note in notes:
+        kinds.setdefault(_NUMBER.sub("#", note), []).append(note)
+    counts = {own[0] if len(set(own)) == 1 else kind: len(own) for kind, own in kinds.items()}
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -29,7 +29,7 @@ MOST_DECIDED = 30
 
 
 def content(summary: Summary, description: Mapping[str, Any]) -> Report:
-    """The whole report. description: of the run; `command` is code, mappings in it become tables of their own."""
+    """The whole report. description: of the run; its `command` is code, and mappings in it are tables of their own."""
     label = labels_of(summary)
     sections = [Section("The run", tuple(_run(summary, description, label)))]
     sections.append(Section("How to read the figures", tuple(Text(words) for words in reading(summary))))
@@ -129,7 +129,7 @@ def _conditions(description: Mapping[str, Any]) -> Iterator[Block]:
 
 
 def _apart(key: str, value: object) -> bool:
-    """Whether something has a place of its own at the end of the report."""
+    """Whether something stands at the end of the report."""
     return key == "command" or isinstance(value, Mapping)
 
 
@@ -138,6 +138,8 @@ def _key(key: object) -> str:
 
 
 def _value(value: object) -> str:
+    if isinstance(value, Mapping):
+        value = [f"{name}: {_value(each)}" for name, each in value.items()]
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_value, value)) or NOTHING
     return NOTHING if value is None else one_line(str(value))

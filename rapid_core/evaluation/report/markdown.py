@@ -13,9 +13,10 @@ from rapid_core.evaluation.report.content import content
 from rapid_core.evaluation.report.drawing import png
 from rapid_core.evaluation.summary import Summary
 
-# What could become code, emphasis, a tag, a column or a formula; a link; and, at the start of a line, a block.
-_SPECIAL = re.compile(r"([\\`*_<>|~&$]|(?<=\])\(|^[-+#=\[])")
-_NUMBERED = re.compile(r"^(\d+)([.)])")
+# What could become code, emphasis, a tag, a column or a formula; a link; and, at the start of a line, a list, a
+# heading, a rule or the definition of a link.
+_SPECIAL = re.compile(r"([\\`*_<>|~&$]|(?<=\])\(|^#|^[-+](?=[-\s]|$)|^\[(?=[^\]]*\]:))")
+_NUMBERED = re.compile(r"^(\d+)([.)])(?=\s|$)")
 
 
 def write_markdown(summary: Summary, description: Mapping[str, Any], path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from rapid_core.evaluation.comparison import Comparison
 from rapid_core.evaluation.report.blocks import Plot
 from rapid_core.evaluation.report.speed_tables import OPTIONS
-from rapid_core.evaluation.report.wording import Label, difference, estimate, spread
+from rapid_core.evaluation.report.wording import Label, capital, difference, estimate, spread
 from rapid_core.evaluation.statistics import Estimate, Quartiles
 from rapid_core.evaluation.summary import TaskSummary
 from rapid_core.evaluation.sweeps import Sweep
@@ -62,7 +62,7 @@ def score_plot(name: str, task: TaskSummary, comparison: Comparison, label: Labe
         f"{each} {estimate(score.mean)}" + (f", difference {difference(score.difference)}" if score.difference else "")
         for each, score in zip(names, scores.values(), strict=True)
     ]
-    heading = f"{title} by setting, and the difference to {baseline}, with 95 % intervals"
+    heading = f"{capital(title)} by setting, and the difference to {baseline}, with 95 % intervals"
     return Plot(name, heading, f"{heading}: {'; '.join(told)}.", draw)
 
 
@@ -90,13 +90,14 @@ def trade_plot(name: str, task: TaskSummary, comparison: Comparison, label: Labe
             marker = MARKERS[position % len(MARKERS)]
             panel.plot([speed.median], [score.value], color=colour, marker=marker, linestyle="", label=each)
         panel.set_xlim(left=0)
-        panel.set_xlabel("decoding, tokens/s: median and quartiles")
-        panel.set_ylabel(f"{title}, times 100, 95 %")
+        panel.set_xlabel("decoding, tokens/s: median (quartiles)")
+        panel.set_ylabel(f"{title}, times 100 [95 %]")
         panel.grid(alpha=0.25)
         panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize="small", frameon=False)
 
     told = [f"{each} {estimate(mean)} at {spread(speed, 1)} tokens/s" for each, speed, mean in known]
-    return Plot(name, f"{title} against the speed of decoding", f"{title} against tokens/s: {'; '.join(told)}.", draw)
+    heading = f"{capital(title)} against the speed of decoding"
+    return Plot(name, heading, f"{heading}: {'; '.join(told)}.", draw)
 
 
 def sweep_plot(name: str, task: TaskSummary, sweep: Sweep, label: Label, baseline: str) -> Plot:
@@ -117,8 +118,8 @@ def sweep_plot(name: str, task: TaskSummary, sweep: Sweep, label: Label, baselin
             ratios = [_of_quartiles(s.over_baseline) if s else None for s in speeds]
             _curve(left, position, label(curve.rest), places, means, numeric)
             _curve(right, position, label(curve.rest), places, ratios, numeric)
-        left.set_ylabel(f"{title}, times 100, 95 %")
-        right.set_ylabel(f"tokens/s ÷ {baseline}, quartiles")
+        left.set_ylabel(f"{title}, times 100 [95 %]")
+        right.set_ylabel(f"tokens/s ÷ {baseline} (quartiles)")
         right.axhline(1, color=INK, linewidth=0.8)
         for panel in (left, right):
             panel.set_xticks(range(len(sweep.values)), sweep.values)
@@ -134,7 +135,7 @@ def sweep_plot(name: str, task: TaskSummary, sweep: Sweep, label: Label, baselin
             score, speed = task.score(setting), task.speed(setting)
             ratio = spread(speed.over_baseline if speed else None, 2)
             told.append(f"{label(curve.rest)} at {value}: {estimate(score.mean if score else None)}, {ratio}")
-    heading = f"{title} and speed-up over {OPTIONS[sweep.option]}"
+    heading = f"{capital(title)} and speed-up over {OPTIONS[sweep.option]}"
     return Plot(name, heading, f"{heading}: {'; '.join(told)}.", draw)
 
 

@@ -15,6 +15,7 @@ from rapid_core.evaluation.report.wording import (
     Label,
     arrow,
     between,
+    capital,
     counted,
     difference,
     estimate,
@@ -83,7 +84,14 @@ def overview(task: TaskSummary, comparison: Comparison, label: Label, baseline: 
             )
         )
     title = task.metrics[task.main]
-    columns = ("setting", f"{title}, 95 %", f"difference to {baseline}, 95 %", "tokens/s", f"÷ {baseline}", "accepted")
+    columns = (
+        "setting",
+        f"{title} [95 %]",
+        f"difference to {baseline} [95 %]",
+        "tokens/s",
+        f"÷ {baseline}",
+        "accepted",
+    )
     return Table("Scores and speed", columns, tuple(rows))
 
 
@@ -100,7 +108,7 @@ def metric_tables(task: TaskSummary, comparison: Comparison, label: Label, basel
         intervals = ("by documents", "by questions")
         columns = ("setting", "mean", *intervals, f"difference to {baseline}", *intervals)
         note = f"Over {counted(counts.questions, 'question')} about {counted(counts.documents, 'document')}."
-        yield Table(title, columns, tuple(rows), note)
+        yield Table(capital(title), columns, tuple(rows), note)
 
 
 def _both(found: Estimate | None, *, sign: bool = False) -> tuple[str, str, str]:
@@ -120,7 +128,7 @@ def part_tables(
     every = Part(name="overall", questions=whole, scores=scores)
     if len(parts) < 2:
         return
-    title = task.metrics[task.main]
+    title = capital(task.metrics[task.main])
     heads = tuple(f"{one_line(part.name) or 'unnamed'} ({part.questions:,})" for part in (every, *parts))
     means, differences = [], []
     for setting, score in scores.items():

@@ -78,11 +78,12 @@ def sweep_table(task: TaskSummary, sweep: Sweep, label: Label, baseline: str) ->
     columns = (
         sweep.option.replace("_", " "),
         "setting",
-        f"{title}, 95 %",
-        f"difference to {baseline}, 95 %",
+        f"{title} [95 %]",
+        f"difference to {baseline} [95 %]",
         f"÷ {baseline}",
     )
-    return Table(f"Over {OPTIONS[sweep.option]}", (*columns, "accepted"), tuple(rows))
+    note = "With eta 0 it is sd." if sweep.option == "eta" else ""
+    return Table(f"Over {OPTIONS[sweep.option]}", (*columns, "accepted"), tuple(rows), note)
 
 
 def unrelated_table(task: TaskSummary, label: Label, baseline: str) -> Table | None:

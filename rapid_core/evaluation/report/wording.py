@@ -84,6 +84,11 @@ def spread(found: Quartiles | None, digits: int) -> str:
     return f"{number(found.median, digits)} ({number(found.low, digits)} to {number(found.high, digits)})"
 
 
+def capital(text: str) -> str:
+    """With a capital at the beginning."""
+    return text[:1].upper() + text[1:]
+
+
 def counted(number: int, noun: str) -> str:
     """ "1 question", "2 questions"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
