@@ -111,7 +111,7 @@ def test_how_a_document_is_lengthened_does_not_depend_on_the_order_of_the_questi
     [
         (about_documents(evidence=None), 20, "since the cut may have its evidence"),
         (about_documents(), 3, "since no paragraph ends before"),
-        (about_documents(), 500, "since the documents have fewer together"),
+        (about_documents(), 500, "since all documents together are shorter"),
         (about_history(), 20, "since a history is not cut"),
     ],
 )
