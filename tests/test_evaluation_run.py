@@ -243,7 +243,7 @@ def test_a_question_that_cannot_be_answered_is_kept_with_its_error_and_the_run_g
     long = about_documents("long", documents=("Norway",), questions=1)
     [question] = long.questions()
     long = MadeTask("long", [replace(question, context=LongContext(text_of("Norway", 40)))])
-    answers = made_run(tmp_path, [long, about_documents()], options(methods=("lc", "rag"), gamma=3), engines)
+    answers = made_run(tmp_path, [long, about_documents()], options(methods=("lc", "rag")), engines)
     failed, by_drafter, *others = answers
     assert "640" in failed.error and (failed.text, failed.scores, failed.tokens) == ("", {}, 0)
     # The target's window is nothing to a method that reads passages only.
@@ -278,7 +278,7 @@ def test_an_exception_that_nobody_foresaw_ends_the_run_with_all_answers_so_far_i
     task = _TrippedTask("facts", about_documents().questions())
     task.trip = lambda number: number == 6
     with pytest.raises(KeyError):
-        made_run(tmp_path, [task], options(methods=("lc", "rag"), gamma=3), engines)
+        made_run(tmp_path, [task], options(methods=("lc", "rag")), engines)
     assert len(read_answers(tmp_path)) == len(read_measurements(tmp_path)) == 5
 
 
@@ -457,7 +457,7 @@ def test_one_process_at_a_time_writes_to_a_folder(engines, tmp_path, whole):
 
 def test_answers_read_back_are_those_that_were_written(engines, tmp_path):
     task = about_documents(groups=("easy", "short"), source="own — \u2028", documents=("a\nb",))
-    answers = made_run(tmp_path, [task, choices()], options(methods=("lc", "rag"), gamma=3), engines)
+    answers = made_run(tmp_path, [task, choices()], options(methods=("lc", "rag")), engines)
     assert read_answers(tmp_path) == answers and answers[0].source == "own — \u2028"
     keys = [list(json.loads(line)) for line in (tmp_path / "answers.jsonl").read_bytes().split(b"\n")[:-1]]
     assert all(key == sorted(key) for key in keys)
