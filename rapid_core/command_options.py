@@ -66,6 +66,19 @@ def read_device_map(text: str | None) -> str | dict[str, str | int] | None:
     return found
 
 
+def words_of(listed: str) -> tuple[str, ...]:
+    """The words of an option that takes several, with commas between them."""
+    return tuple(word.strip() for word in listed.split(",") if word.strip())
+
+
+def numbers_of(name: str, listed: str) -> tuple[int, ...]:
+    """The whole numbers of an option that takes several. Raises `OptionError` for what is none."""
+    try:
+        return tuple(int(word) for word in words_of(listed))
+    except ValueError as error:
+        raise OptionError(f"{name} must be whole numbers separated by commas, got {listed!r}") from error
+
+
 DEFAULT_ETA = f"{Speculation().eta:g}"
 
 

@@ -81,6 +81,12 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
         raise OptionError(f"{name} must be one of {listed}, got {value!r}")
 
 
+def check_several(name: str, values: Sequence[str], choices: Sequence[str]) -> None:
+    """Raise `OptionError` unless `values` are some of `choices`, each once."""
+    if not values or len(set(values)) < len(values) or not set(values) <= set(choices):
+        raise OptionError(f"{name} must be some of {', '.join(choices)}, each once, got {', '.join(values) or 'none'}")
+
+
 @_options
 class Sampling:
     """How tokens are chosen, on both sides alike.

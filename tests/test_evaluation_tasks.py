@@ -290,8 +290,8 @@ def test_a_limit_is_spread_evenly_over_the_documents(data):
     task = load("short-answer", data, limit=12, documents=4)
     assert Counter(question.document for question in task.questions()) == dict.fromkeys(documents(task), 3)
     assert task.notes == [
-        "4 of 8 documents are taken (seed 0).",
-        "12 of 20 questions are asked, spread over the documents (seed 0).",
+        "Documents taken: 4 of 8 (seed 0).",
+        "Questions asked: 12 of 20, spread over the documents (seed 0).",
     ]
     fewer = load("short-answer", data, limit=11, documents=4)
     assert sorted(Counter(question.document for question in fewer.questions()).values()) == [2, 3, 3, 3]
@@ -323,10 +323,12 @@ def test_longer_documents_are_left_out_with_a_note_and_others_take_their_place(d
     many(data, 8, 2)
     task = load("short-answer", data, max_document_tokens=3, count_tokens=count_words)
     assert documents(task) == ["doc0", "doc1", "doc2"]
-    assert task.notes == ["5 documents of more than 3 tokens are left out, with 10 questions."]
+    assert task.notes == ["Documents of more than 3 tokens, left out: 5, with 10 of the questions."]
     task = load("short-answer", data, max_document_tokens=3, count_tokens=count_words, documents=3)
     assert documents(task) == ["doc0", "doc1", "doc2"]
-    with pytest.raises(InputError, match="'short-answer' must have a question.* 8 documents of more than 1 tokens"):
+    with pytest.raises(
+        InputError, match="'short-answer' must have a question.* Documents of more than 1 tokens, left out: 8"
+    ):
         load("short-answer", data, max_document_tokens=1, count_tokens=lambda text: 2)
 
 

@@ -25,7 +25,9 @@ from rapid_core.command_options import (
     QuantizationOption,
     TargetOption,
     number_or_word,
+    numbers_of,
     read_device_map,
+    words_of,
 )
 from rapid_core.documents import PYTHON_REFERENCE, read_document
 from rapid_core.errors import OptionError
@@ -89,12 +91,12 @@ def bench(
         drafter_dtype=drafter_dtype,
         quantization=quantization,
         drafter_quantization=drafter_quantization,
-        lengths=_numbers(lengths),
+        lengths=numbers_of("lengths", lengths),
         max_new_tokens=max_new_tokens,
         repeats=repeats,
         prompts=prompts,
-        methods=_words(methods),
-        kinds=_words(kinds),
+        methods=words_of(methods),
+        kinds=words_of(kinds),
         document=document,
         gamma=gamma,
         eta=number_or_word(eta),  # type: ignore[arg-type]
@@ -131,17 +133,6 @@ def bench(
     sys.stdout.flush()
     if not measured.complete:
         raise typer.Exit(STOPPED_STATUS)
-
-
-def _words(listed: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in listed.split(",") if word.strip())
-
-
-def _numbers(listed: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(word) for word in _words(listed))
-    except ValueError as error:
-        raise OptionError(f"lengths must be whole numbers separated by commas, got {listed!r}") from error
 
 
 def _check_files(json_file: Path | None, plot_file: Path | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rapid_core.config import Sampling, Speculation
+from rapid_core.config import Sampling, Speculation, check_several
 from rapid_core.documents import PYTHON_REFERENCE
 from rapid_core.errors import OptionError
 
@@ -69,8 +69,8 @@ class BenchOptions:
     left_out: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
-        _check_several("methods", self.methods, tuple(METHODS))
-        _check_several("kinds", self.kinds, KINDS)
+        check_several("methods", self.methods, tuple(METHODS))
+        check_several("kinds", self.kinds, KINDS)
         if not self.lengths or min(self.lengths) < 1 or len(set(self.lengths)) < len(self.lengths):
             raise OptionError(f"lengths must be different numbers of tokens, at least 1, got {self.lengths}")
         for name, value in (("repeats", self.repeats), ("prompts", self.prompts)):
@@ -152,9 +152,3 @@ class BenchOptions:
                 f"random weights have nothing to search for, got the encoder {self.encoder!r}; leave it out: the "
                 "drafter reads the beginning of the document"
             )
-
-
-def _check_several(name: str, values: tuple[str, ...], choices: tuple[str, ...]) -> None:
-    unknown = [value for value in values if value not in choices]
-    if unknown or not values or len(set(values)) < len(values):
-        raise OptionError(f"{name} must be some of {', '.join(choices)}, each once, got {', '.join(values) or 'none'}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from io import BufferedWriter
@@ -17,6 +18,9 @@ from typing import Any, Self, TypeVar
 
 from rapid_core.errors import InputError, OptionError
 from rapid_core.evaluation.records import Answer, Measurement, Setting
+
+if sys.platform != "win32":
+    import fcntl
 
 ANSWERS, MEASUREMENTS, RUN = "answers.jsonl", "measurements.jsonl", "run.json"
 T = TypeVar("T")
@@ -77,11 +81,16 @@ class RunFolder:
             draft = self._folder / f"{RUN}.draft"
             draft.write_text(json.dumps(description, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
             draft.replace(self._folder / RUN)
-        for name in (ANSWERS, MEASUREMENTS):
-            _cut_torn_line(self._folder / name)
-        self.answers = read_answers(self._folder)
-        self._read_measurements()
         self._files = [(self._folder / name).open("ab") for name in (MEASUREMENTS, ANSWERS)]
+        try:
+            self._lock()
+            for name in (ANSWERS, MEASUREMENTS):
+                _cut_torn_line(self._folder / name)
+            self.answers = read_answers(self._folder)
+            self._read_measurements()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def append(self, answer: Answer, measurement: Measurement | None) -> None:
@@ -97,8 +106,24 @@ class RunFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files, and let another process write to them."""
         for file in self._files:
             file.close()
+
+    def _lock(self) -> None:
+        """Keep other processes out until the files are closed, or this process ends however it may."""
+        if sys.platform == "win32":
+            return
+        try:
+            fcntl.flock(self._files[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise OptionError(
+                f"one process at a time writes to the folder of a run, and another one has {str(self._folder)!r}; wait "
+                "for it, or name another --out"
+            ) from error
 
     def _read_measurements(self) -> None:
         """Read the measurements of the answers; one of an answer that was not written is cut off."""
@@ -181,8 +206,7 @@ def _write(file: BufferedWriter, found: dict[str, Any]) -> None:
 
 
 def _cut_torn_line(file: Path) -> None:
-    if file.exists():
-        os.truncate(file, file.read_bytes().rfind(b"\n") + 1)
+    os.truncate(file, file.read_bytes().rfind(b"\n") + 1)
 
 
 def _plain(found: object) -> Any:

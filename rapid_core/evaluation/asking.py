@@ -111,8 +111,8 @@ class Asker:
         results = [self._generate(request, question.messages)]
         if question.second:
             results.append(self._answer_alone(request, results[0].text))
-        likelihoods = self._likelihoods(request) if question.choices else None
         first, last = results[0], results[-1]
+        likelihoods = self._likelihoods(request, first.stats.eta) if question.choices else None
         answer = Answer(
             **named,
             text=last.text,
@@ -213,15 +213,21 @@ class Asker:
         messages = (*question.messages, Message("assistant", reasoning), Message("user", question.second))
         return self._generate(replace(request, context=context, sampling=sampling), messages)
 
-    def _likelihoods(self, request: _Request) -> tuple[float, ...]:
-        """Log-likelihood of each choice; where the target alone decides it is read once."""
-        question, engine = request.question, METHODS[request.setting.method].engine
-        if not request.by_target or request.speculation.transfers:
+    def _likelihoods(self, request: _Request, eta: float | None) -> tuple[float, ...]:
+        """Log-likelihood of each choice; where the target alone decides it is read once.
+
+        eta: what the answer had. One that sets itself would weigh the question again, and leave keys that
+        were read in other pieces.
+        """
+        question, engine, speculation = request.question, METHODS[request.setting.method].engine, request.speculation
+        if speculation.eta == "auto":
+            speculation = replace(speculation, eta=eta or 0.0)
+        if not request.by_target or speculation.transfers:
             return request.engine.log_likelihoods(
                 question.messages,
                 question.choices,
                 context=request.context,
-                speculation=request.speculation,
+                speculation=speculation,
                 fit=self._options.fit,
             )
         if engine not in self._known.likelihoods:

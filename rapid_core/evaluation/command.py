@@ -25,13 +25,17 @@ from rapid_core.command_options import (
     QuantizationOption,
     TargetOption,
     number_or_word,
+    numbers_of,
     read_device_map,
+    words_of,
 )
 from rapid_core.errors import OptionError
 from rapid_core.evaluation.judge import KEY_VARIABLE
 from rapid_core.evaluation.methods import METHODS
 from rapid_core.evaluation.options import LOCAL_TASKS, PAPER_GAMMA, EvalOptions
 
+# Of tables that go into a file or a pipe, in characters.
+PIPE_WIDTH = 200
 FAILED_STATUS = 3
 STOPPED_STATUS = 130
 
@@ -139,16 +143,16 @@ def evaluate(
         drafter_dtype=drafter_dtype,
         quantization=quantization,
         drafter_quantization=drafter_quantization,
-        tasks=_words(tasks),
-        methods=_words(methods),
+        tasks=words_of(tasks),
+        methods=words_of(methods),
         data=data,
         limit=limit,
         documents=documents,
         max_document_tokens=max_document_tokens,
-        eta=tuple(map(number_or_word, _words(eta))),  # type: ignore[arg-type]
-        gamma=tuple(map(number_or_word, _words(gamma))),  # type: ignore[arg-type]
-        retrieved_tokens=_numbers("retrieved_tokens", retrieved_tokens),
-        context_tokens=_numbers("context_tokens", context_tokens),
+        eta=tuple(map(number_or_word, words_of(eta))),  # type: ignore[arg-type]
+        gamma=tuple(map(number_or_word, words_of(gamma))),  # type: ignore[arg-type]
+        retrieved_tokens=numbers_of("retrieved_tokens", retrieved_tokens),
+        context_tokens=numbers_of("context_tokens", context_tokens),
         unrelated=unrelated,
         temperature=temperature,
         seed=seed,
@@ -162,30 +166,27 @@ def evaluate(
     from rapid_core.loading import hide_progress_bars
 
     hide_progress_bars()
-    _report(out, complete=run(options, out, Console(stderr=True, highlight=False)))
+    try:
+        complete = run(options, out, Console(stderr=True, highlight=False))
+    except KeyboardInterrupt:
+        # Before the first question there is nothing to report.
+        raise typer.Exit(STOPPED_STATUS) from None
+    _report(out, complete=complete)
 
 
 def _report(folder: Path, *, complete: bool | None) -> None:
     """Write the report of a folder, print one line of JSON, and exit with the status of the run."""
     from rapid_core.evaluation.session import report
 
-    found = report(folder)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=PIPE_WIDTH)
+    found = report(folder, console)
     sys.stdout.write(json.dumps(found, ensure_ascii=False, allow_nan=False) + "\n")
     sys.stdout.flush()
     if complete is False:
         raise typer.Exit(STOPPED_STATUS)
     raise typer.Exit(FAILED_STATUS if found["failed"] else 0)
-
-
-def _words(listed: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in listed.split(",") if word.strip())
-
-
-def _numbers(name: str, listed: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(word) for word in _words(listed))
-    except ValueError as error:
-        raise OptionError(f"{name} must be whole numbers separated by commas, got {listed!r}") from error
 
 
 def _refuse_others(context: typer.Context) -> None:

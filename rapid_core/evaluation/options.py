@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any, Literal, get_args
 
-from rapid_core.config import Sampling, Speculation
+from rapid_core.config import Sampling, Speculation, check_several
 from rapid_core.errors import OptionError
 from rapid_core.evaluation.judge import Judge
 from rapid_core.evaluation.methods import METHODS
@@ -67,7 +67,7 @@ class EvalOptions:
         if not self.methods:
             can_run = tuple(name for name, method in METHODS.items() if self._has_drafter_of(method.engine))
             object.__setattr__(self, "methods", can_run)
-        _check_several("methods", self.methods, tuple(METHODS))
+        check_several("methods", self.methods, tuple(METHODS))
         self._check_upward()
         for name in ("tasks", "eta", "gamma"):
             if not getattr(self, name):
@@ -175,12 +175,6 @@ def _setting(method: str, context_tokens: int | None, **values: Any) -> Setting:
         # The same by another name; it must not be asked twice.
         method, values = "sd", values | {"eta": None}
     return Setting(method=method, context_tokens=context_tokens, **values)
-
-
-def _check_several(name: str, values: tuple[str, ...], choices: tuple[str, ...]) -> None:
-    unknown = [value for value in values if value not in choices]
-    if unknown or len(set(values)) < len(values):
-        raise OptionError(f"{name} must be some of {', '.join(choices)}, each once, got {', '.join(values)}")
 
 
 def _check_count(name: str, value: int) -> None:

@@ -111,7 +111,7 @@ class Planner:
             elif long and question.evidence is None:
                 self._leave_out(question, f"with {tokens:,} tokens of context, since the cut may have its evidence")
             elif question.evidence is not None and question.evidence[1] > len(fitted):
-                self._leave_out(question, f"with {tokens:,} tokens of context, since its evidence is behind the cut")
+                self._leave_out(question, f"with {tokens:,} tokens of context, since the evidence is behind the cut")
             else:
                 found.append(_with_text(question, fitted))
         return found

@@ -18,14 +18,22 @@ from rich.text import Text
 
 from rapid_core.engine import RapidEngine
 from rapid_core.errors import InputError
-from rapid_core.evaluation.answers_file import RunFolder, read_answers, read_description
+from rapid_core.evaluation.answers_file import RUN, RunFolder, read_answers, read_description, read_measurements
 from rapid_core.evaluation.engines import load_engines
 from rapid_core.evaluation.options import EvalOptions
 from rapid_core.evaluation.plan import Plan, Planner
 from rapid_core.evaluation.progress import RunProgress
 from rapid_core.evaluation.records import Answer
+from rapid_core.evaluation.report import print_summary, write_html, write_markdown
 from rapid_core.evaluation.run import run
+from rapid_core.evaluation.summary import summarize
 from rapid_core.evaluation.tasks import Task, TaskOptions, load_tasks
+from rapid_core.extras import check_installed
+
+# What a report needs of a description.
+TOLD = ("target", "drafter", "tasks", "answers", "notes")
+# Parts of a description that the summary has, or that say nothing to a reader.
+NOT_TOLD = ("tasks", "notes", "questions")
 
 
 def evaluate(options: EvalOptions, out: Path, console: Console) -> bool:
@@ -34,13 +42,15 @@ def evaluate(options: EvalOptions, out: Path, console: Console) -> bool:
     Ctrl-C ends it with what was answered so far. What can be wrong with options, folder and data is found
     before a model is loaded.
     """
+    check_installed("matplotlib", "scipy", extra="eval")
     folder = RunFolder(out)
     folder.check({"options": options.as_object(), "versions": versions()})
     _load_tasks(options, None)
-    with console.status("loading models"), load_engines(options) as engines:
+    with console.status("loading models") as status, load_engines(options) as engines:
+        status.stop()
         tasks = _load_tasks(options, engines["drafter"])
         plan = Planner(options.settings, engines["drafter"].count_tokens).plan([task.questions() for task in tasks])
-        notes = [*options.notes, *(note for task in tasks for note in task.notes), *plan.notes]
+        notes = [*options.notes, *(f"{task.name}: {note}" for task in tasks for note in task.notes), *plan.notes]
         for note in notes:
             console.print(Text(f"note: {note}", style="yellow"), soft_wrap=True)
         if not len(plan):
@@ -55,9 +65,34 @@ def evaluate(options: EvalOptions, out: Path, console: Console) -> bool:
     return True
 
 
-def report(folder: Path) -> dict[str, Any]:
-    """Write the report of what is in a folder, and return the summary: small enough for one line."""
+def report(folder: Path, console: Console) -> dict[str, Any]:
+    """Write the report of what is in a folder, print its tables, and return what fits one line of JSON."""
     description, answers = read_description(folder), read_answers(folder)
+    missing = [name for name in TOLD if name not in description]
+    if missing:
+        raise InputError(
+            f"the {RUN} of a run has {', '.join(TOLD)}, got none of {', '.join(missing)}; restore the file"
+        )
+    told = {name: value for name, value in description.items() if name not in NOT_TOLD}
+    found = summarize(answers, read_measurements(folder), description["tasks"], notes=description["notes"])
+    write_html(found, told, folder / "report.html")
+    write_markdown(found, told, folder / "report.md")
+    print_summary(found, console)
+    return _in_short(folder, description, answers)
+
+
+def versions() -> dict[str, str]:
+    """Of everything that answers depend on."""
+    return {
+        "rapid-integrations": version("rapid-integrations"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+    }
+
+
+def _in_short(folder: Path, description: Mapping[str, Any], answers: Sequence[Answer]) -> dict[str, Any]:
+    """How far a run is, and the mean scores of each setting."""
     tasks: dict[str, dict[str, dict[str, float]]] = {}
     for task in description["tasks"]:
         by_setting: dict[str, list[Answer]] = {}
@@ -74,16 +109,6 @@ def report(folder: Path) -> dict[str, Any]:
         "answers": len(answers),
         "failed": sum(bool(answer.error) for answer in answers),
         "tasks": tasks,
-    }
-
-
-def versions() -> dict[str, str]:
-    """Of everything that answers depend on."""
-    return {
-        "rapid-integrations": version("rapid-integrations"),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": version("transformers"),
     }
 
 

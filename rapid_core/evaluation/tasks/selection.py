@@ -33,7 +33,7 @@ def select(questions: Sequence[Question], options: TaskOptions) -> tuple[list[Qu
         in_turn = (question.id for turn in zip_longest(*queues) for question in turn if question is not None)
         chosen = set(islice(in_turn, options.limit))
         notes.append(
-            f"{options.limit:,} of {len(asked):,} questions are asked, spread over the documents (seed {options.seed})."
+            f"Questions asked: {options.limit:,} of {len(asked):,}, spread over the documents (seed {options.seed})."
         )
         asked = [question for question in asked if question.id in chosen]
     return asked, notes
@@ -51,12 +51,12 @@ def _fitting(
         (taken if _fits(by_document[name][0], options) else too_long).append(name)
     if too_long and options.max_document_tokens is not None:
         notes.append(
-            f"{len(too_long):,} documents of more than {options.max_document_tokens:,} tokens are left out, with "
-            f"{sum(len(by_document[name]) for name in too_long):,} questions."
+            f"Documents of more than {options.max_document_tokens:,} tokens, left out: {len(too_long):,}, with "
+            f"{sum(len(by_document[name]) for name in too_long):,} of the questions."
         )
     untouched = len(names) - len(too_long) - len(taken)
     if untouched:
-        notes.append(f"{len(taken):,} of {len(names):,} documents are taken (seed {options.seed}).")
+        notes.append(f"Documents taken: {len(taken):,} of {len(names):,} (seed {options.seed}).")
     return taken
 
 

@@ -1,0 +1,463 @@
+"""A run of an evaluation: what it asks, what it writes, and how it goes on after an end at any moment."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+from run_helpers import (
+    MadeTask,
+    about_documents,
+    about_history,
+    by_setting,
+    made_engines,
+    made_run,
+    options,
+    text_of,
+)
+
+from rapid_core import InputError, LongContext, OptionError, Sampling, Speculation
+from rapid_core.evaluation.answers_file import read_answers, read_measurements
+from rapid_core.evaluation.asking import seed_of
+from rapid_core.evaluation.records import Setting
+
+LOSSLESS = ("lc", "sd", "magicdec", "lookup")
+# Everything that a run can compare, on one engine.
+EVERYTHING = options(
+    eta=(0, 10, "auto"), gamma=3, retrieved_tokens=100, context_tokens=(300, 900), unrelated=True, temperature=1.0
+)
+
+
+@pytest.fixture(scope="module")
+def engines():
+    """One engine for all tests of this file: what is in its caches must not matter to any of them."""
+    return made_engines()
+
+
+def choices(**given):
+    return about_documents("choice", choices=("Madrid", "Oslo", "Rome"), right=1, **given)
+
+
+def reasoning(**given):
+    return about_documents("reasoning", second="Now the city alone.", second_max_new_tokens=5, questions=1, **given)
+
+
+# ------------------------------------------------------------------------------------------ answers
+
+
+@pytest.mark.parametrize(("architecture", "seed"), [("llama", 0), ("qwen2", 1), ("llama", 2)])
+def test_methods_without_transfer_give_exactly_the_answers_of_the_target_alone(tmp_path, architecture, seed):
+    engines = made_engines(architecture=architecture, closeness=0.9 + 0.04 * seed)
+    tasks = [
+        about_documents(documents=("Spain", f"Chile {seed}"), questions=1, max_new_tokens=16),
+        choices(documents=("Peru",), questions=1),
+        about_history(talks=("one",)),
+        reasoning(documents=("Spain",)),
+    ]
+    asked = options(methods=LOSSLESS, gamma=2 + seed, seed=seed)
+    answers = by_setting(made_run(tmp_path, tasks, asked, engines))
+    for (question, label), answer in answers.items():
+        alone = answers[question, "lc"]
+        assert not answer.error and answer.tokens > 0
+        assert (answer.text, answer.reasoning) == (alone.text, alone.reasoning), label
+        assert (answer.tokens, answer.likelihoods) == (alone.tokens, alone.likelihoods), label
+        assert answer.scores == alone.scores
+    assert len(answers) == 5 * 4
+
+
+def test_transfer_and_the_drafter_alone_answer_otherwise(engines, tmp_path):
+    asked = options(methods=("lc", "rag", "rapid"), eta=1000.0, gamma=3)
+    answers = by_setting(made_run(tmp_path, [choices()], asked, engines))
+    for label in ("rag", "rapid, eta 1000, gamma 3"):
+        own = [answer for (_, name), answer in answers.items() if name == label]
+        alone = [answers[answer.question, "lc"] for answer in own]
+        assert [answer.text for answer in own] != [answer.text for answer in alone]
+        assert all(mine.likelihoods != its.likelihoods for mine, its in zip(own, alone, strict=True))
+
+
+def test_likelihoods_are_those_of_the_engine_for_each_method(engines, tmp_path):
+    task = choices(documents=("Spain",), questions=1)
+    answers = made_run(tmp_path, [task], options(methods=("lc", "rag", "sd", "rapid"), gamma=3), engines)
+    [question] = task.questions()
+    wanted = {
+        "lc": Speculation.off(),
+        "rag": Speculation.retrieved_alone(),
+        "sd": Speculation.off(),
+        "rapid": Speculation(eta=10, gamma=3),
+    }
+    for answer in answers:
+        found = engines["drafter"].log_likelihoods(
+            question.messages, question.choices, context=question.context, speculation=wanted[answer.setting.method]
+        )
+        assert answer.likelihoods == found
+
+
+def test_results_do_not_depend_on_the_order_of_documents_and_questions(engines, tmp_path):
+    documents = [choices(documents=("Spain", "Norway", "Peru"), questions=2, max_new_tokens=4)]
+    for name, tasks, asked in (
+        ("documents", documents, EVERYTHING),
+        ("others", [about_history(), reasoning()], options(gamma=3, temperature=1.0)),
+    ):
+        first = made_run(tmp_path / f"{name} 1", tasks, asked, engines)
+        reversed_tasks = [MadeTask(task.name, task.questions()[::-1]) for task in reversed(tasks)]
+        # Another engine, whose caches hold nothing yet.
+        second = made_run(tmp_path / f"{name} 2", reversed_tasks, asked, made_engines())
+        assert [answer.question for answer in first] != [answer.question for answer in second]
+        assert by_setting(first) == by_setting(second)
+        # Of documents that are cut, and of those that are lengthened by each other.
+        assert {answer.setting.context_tokens for answer in first} == set(asked.context_tokens or [None])
+
+
+def test_an_answer_is_drawn_with_a_seed_of_its_own_question_and_setting(engines, tmp_path):
+    task = about_documents(documents=("Spain",), max_new_tokens=24)
+    asked = options(methods=("lc", "rag"), temperature=1.0, seed=7)
+    answers = made_run(tmp_path / "a", [task], asked, engines)
+    for question in task.questions():
+        setting = Setting(method="lc")
+        alone = engines["drafter"].generate(
+            question.messages,
+            context=question.context,
+            speculation=Speculation.off(),
+            sampling=Sampling(temperature=1.0, max_new_tokens=24, seed=seed_of(7, question, setting)),
+        )
+        assert by_setting(answers)[question.id, "lc"].text == alone.text
+    again = made_run(tmp_path / "b", [task], replace(asked, seed=8), engines)
+    assert [answer.text for answer in again] != [answer.text for answer in answers]
+    first, second = task.questions()
+    seeds = {
+        seed_of(seed, question, Setting(method=method))
+        for seed in (7, 8)
+        for question in (first, second)
+        for method in ("lc", "sd")
+    }
+    assert len(seeds) == 8 and all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_the_temperature_is_the_tasks_own_unless_given(engines, tmp_path):
+    drawn = about_documents(documents=("Spain",), questions=1, temperature=5.0, max_new_tokens=24)
+    greedy = about_documents(documents=("Spain",), questions=1, temperature=0.0, max_new_tokens=24)
+    texts = {}
+    for name, task, given in (("own", drawn, {}), ("zero", drawn, {"temperature": 0.0}), ("greedy", greedy, {})):
+        [answer] = made_run(tmp_path / name, [task], options(methods="lc", **given), engines)
+        texts[name] = answer.text
+    assert texts["zero"] == texts["greedy"] != texts["own"]
+
+
+def test_a_second_call_asks_behind_the_first_answer_and_its_text_counts(engines, tmp_path):
+    task = reasoning()
+    question = task.questions()[0]
+    answers = by_setting(made_run(tmp_path, [task], options(methods="lc"), engines))
+    plain = by_setting(made_run(tmp_path / "plain", [about_documents("reasoning")], options(methods="lc"), engines))
+    answer = answers[question.id, "lc"]
+    assert answer.reasoning == plain[question.id, "lc"].text
+    assert answer.text != answer.reasoning and answer.tokens > plain[question.id, "lc"].tokens
+    assert answer.scores == task.score(question, answer.text, None)
+
+
+# ------------------------------------------------------------------------------------- measurements
+
+
+def test_a_document_is_read_once_for_all_its_questions_and_settings(tmp_path):
+    engines = made_engines()
+    read = []
+    for model in (engines["drafter"].target.model, engines["drafter"].drafter.model):
+        model.register_forward_pre_hook(
+            lambda model, _, given: read.append((model, given["input_ids"].shape[1])), with_kwargs=True
+        )
+    task = about_documents(documents=("Spain",), questions=4, paragraphs=60)
+    made_run(tmp_path, [task], options(methods=("lc", "sd"), gamma=3), engines)
+    document = engines["drafter"].count_tokens(text_of("Spain", 60))
+    by_target = sum(tokens for model, tokens in read if model is engines["drafter"].target.model)
+    # Four questions in two settings: without the caches it would be eight times the document.
+    assert document < by_target < 2 * document
+
+
+def test_all_settings_that_read_a_prompt_have_its_seconds(engines, tmp_path):
+    asked = options(methods=("lc", "rag", "sd", "lookup", "rapid"), eta=(5, 10), gamma=3)
+    answers = made_run(tmp_path, [about_documents()], asked, engines)
+    found = {}
+    for measured in read_measurements(tmp_path):
+        found.setdefault(measured.question, {})[measured.setting.label] = measured
+    assert len(found) == 4 and all(len(own) == 6 for own in found.values())
+    for own in found.values():
+        reading = [measured.prefill_s for label, measured in own.items() if label != "rag"]
+        assert len(set(reading)) == 1 and reading[0] > 0 and own["rag"].prefill_s == 0
+        drafting = [own[label] for label in own if label.startswith(("rag", "sd", "rapid"))]
+        assert len({measured.draft_prefill_s for measured in drafting}) == 1 and drafting[0].draft_prefill_s > 0
+        assert len({measured.retrieval_s for measured in drafting}) == 1 and drafting[0].retrieval_s > 0
+        for label in ("lc", "lookup, gamma 3"):
+            assert own[label].draft_prefill_s == own[label].retrieval_s == 0
+        assert own["lc"].drafted == own["rag"].drafted == 0 < own["sd, gamma 3"].drafted
+    for answer in answers:
+        measured = found[answer.question][answer.setting.label]
+        assert measured.tokens == answer.tokens and measured.decode_s > 0
+        assert 0 <= measured.accepted <= measured.drafted
+        assert (answer.prompt_tokens == 0) == (answer.setting.method == "rag")
+        assert (answer.drafter_prompt_tokens > 0) == (answer.setting.method in ("rag", "sd", "rapid"))
+        assert answer.drafter_prompt_tokens < 300 and answer.prompt_tokens not in range(1, 300)
+
+
+def test_an_eta_that_sets_itself_is_kept_and_its_time_counts_as_reading(engines, tmp_path):
+    asked = options(methods="rapid", eta=("auto", 3), gamma=3)
+    answers = made_run(tmp_path, [about_documents()], asked, engines)
+    for answer in answers:
+        assert answer.eta == 3 if answer.setting.eta == 3 else 0 <= answer.eta <= 10
+    measured = {(found.question, found.setting.eta): found.draft_prefill_s for found in read_measurements(tmp_path)}
+    assert all(measured[answer.question, "auto"] > measured[answer.question, 3] for answer in answers)
+
+
+def test_the_drafter_reads_passages_of_the_length_and_document_that_a_setting_names(engines, tmp_path, monkeypatch):
+    engine, read = engines["drafter"], {}
+    generate = type(engine).generate
+
+    def watch(self, prompt, *, context, speculation, **given):
+        result = generate(self, prompt, context=context, speculation=speculation, **given)
+        read.setdefault((prompt[-1].content, speculation.eta), []).append((context, result.stats))
+        return result
+
+    monkeypatch.setattr(type(engine), "generate", watch)
+    asked = options(methods="rapid", gamma=3, retrieved_tokens=(70, 200), unrelated=True)
+    task = about_documents(documents=("Spain", "Norway", "Peru"), questions=1)
+    made_run(tmp_path, [task], asked, engines)
+    texts = {question.document: question.context.text for question in task.questions()}
+    after = {"Norway": "Peru", "Peru": "Spain", "Spain": "Norway"}
+    for question in task.questions():
+        few, few_unrelated, many, many_unrelated = read[question.messages[-1].content, 10]
+        for context, stats in (few, many):
+            assert context.text == texts[question.document]
+            assert all(chunk.text in texts[question.document] for chunk in stats.retrieved)
+        for context, stats in (few_unrelated, many_unrelated):
+            assert context.text == texts[question.document]
+            assert all(chunk.text in texts[after[question.document]] and chunk.start == -1 for chunk in stats.retrieved)
+        tokens = [sum(len(chunk.text) for chunk in stats.retrieved) for _, stats in (few, many)]
+        assert 0 < tokens[0] <= 70 < tokens[1] <= 200
+
+
+# ------------------------------------------------------------------------------------------- errors
+
+
+def test_a_question_that_cannot_be_answered_is_kept_with_its_error_and_the_run_goes_on(tmp_path):
+    engines = made_engines(window=640)
+    long = about_documents("long", documents=("Norway",), questions=1)
+    [question] = long.questions()
+    long = MadeTask("long", [replace(question, context=LongContext(text_of("Norway", 40)))])
+    answers = made_run(tmp_path, [long, about_documents()], options(methods=("lc", "rag"), gamma=3), engines)
+    failed, by_drafter, *others = answers
+    assert "640" in failed.error and (failed.text, failed.scores, failed.tokens) == ("", {}, 0)
+    # The target's window is nothing to a method that reads passages only.
+    assert not by_drafter.error and by_drafter.tokens > 0
+    assert len(others) == 8 and not any(answer.error for answer in others)
+    assert len(read_measurements(tmp_path)) == len(answers) - 1
+
+
+def test_a_document_that_is_too_long_has_its_middle_cut_out_where_that_is_asked_for(tmp_path):
+    engines = made_engines(window=640)
+    [question] = about_documents("long", documents=("Norway",), questions=1).questions()
+    long = MadeTask("long", [replace(question, context=LongContext(text_of("Norway", 40)))])
+    answers = made_run(tmp_path, [long], options(methods=("lc", "sd"), gamma=3, fit="middle"), engines)
+    assert not any(answer.error for answer in answers) and answers[0].text == answers[1].text
+    assert any("middle" in note for note in answers[0].notes)
+
+
+class _TrippedTask(MadeTask):
+    """Its score fails where `trip` says so."""
+
+    trip = staticmethod(lambda number: False)
+    scored = 0
+
+    def score(self, question, text, likelihoods):
+        self.scored += 1
+        if self.trip(self.scored):
+            raise KeyError("not foreseen")
+        return super().score(question, text, likelihoods)
+
+
+def test_an_exception_that_nobody_foresaw_ends_the_run_with_all_answers_so_far_in_the_files(engines, tmp_path):
+    task = _TrippedTask("facts", about_documents().questions())
+    task.trip = lambda number: number == 6
+    with pytest.raises(KeyError):
+        made_run(tmp_path, [task], options(methods=("lc", "rag"), gamma=3), engines)
+    assert len(read_answers(tmp_path)) == len(read_measurements(tmp_path)) == 5
+
+
+# ------------------------------------------------------------------------------------------- resume
+
+RESUMED = options(methods=("lc", "rag", "sd", "rapid"), eta=(3, "auto"), gamma=3, temperature=0.7)
+
+
+def resumed_tasks(**given):
+    return [choices(documents=("Spain",), max_new_tokens=4, **given), about_history(talks=("one",))]
+
+
+@pytest.fixture(scope="module")
+def whole(engines, tmp_path_factory):
+    """A run that nothing interrupted: its folder and its answers as bytes."""
+    folder = tmp_path_factory.mktemp("whole")
+    made_run(folder, resumed_tasks(), RESUMED, engines)
+    return folder, (folder / "answers.jsonl").read_bytes()
+
+
+def copied(whole, folder, answers, measurements):
+    """A folder with the beginnings of the files of a whole run, of so many bytes."""
+    folder.mkdir()
+    (folder / "run.json").write_bytes((whole / "run.json").read_bytes())
+    for name, size in (("answers.jsonl", answers), ("measurements.jsonl", measurements)):
+        (folder / name).write_bytes((whole / name).read_bytes()[:size])
+    return folder
+
+
+def test_a_run_that_ends_with_an_exception_at_any_line_goes_on_to_the_same_file(engines, tmp_path, whole):
+    _, wanted = whole
+    total = wanted.count(b"\n")
+    assert total == 15
+
+    def interrupt(done, *_):
+        if done == stop:
+            raise KeyboardInterrupt
+
+    for stop in range(total):
+        folder = tmp_path / str(stop)
+        with pytest.raises(KeyboardInterrupt):
+            made_run(folder, resumed_tasks(), RESUMED, engines, interrupt)
+        assert len(read_answers(folder)) == stop
+        made_run(folder, resumed_tasks(), RESUMED, engines)
+        assert (folder / "answers.jsonl").read_bytes() == wanted
+        assert len(read_measurements(folder)) == total
+
+
+def test_a_run_that_is_interrupted_at_every_answer_comes_to_the_same_file(tmp_path, whole):
+    _, wanted = whole
+    engines = made_engines()
+
+    def one_more(done, *_):
+        if done > len(there):
+            raise KeyboardInterrupt
+
+    for _ in range(wanted.count(b"\n") - 1):
+        there = read_answers(tmp_path)
+        with pytest.raises(KeyboardInterrupt):
+            made_run(tmp_path, resumed_tasks(), RESUMED, engines, one_more)
+        assert len(read_answers(tmp_path)) == len(there) + 1
+    made_run(tmp_path, resumed_tasks(), RESUMED, engines)
+    assert (tmp_path / "answers.jsonl").read_bytes() == wanted
+
+
+def test_lines_that_were_not_written_whole_are_cut_off_and_asked_again(engines, tmp_path, whole):
+    folder, wanted = whole
+    measured = (folder / "measurements.jsonl").read_bytes()
+    ends = [place + 1 for place, byte in enumerate(wanted) if byte == 10]
+    ends_measured = [place + 1 for place, byte in enumerate(measured) if byte == 10]
+    drawn = random.Random(0)
+    for number, line in enumerate((0, 6, 13)):
+        before, end = ([0, *ends][line], ends[line])
+        measured_before, measured_end = ([0, *ends_measured][line], ends_measured[line])
+        # In the middle of an answer, and in the middle of the measurement that is written before it.
+        cuts = [
+            (drawn.randrange(before + 1, end), measured_end),
+            (before, drawn.randrange(measured_before + 1, measured_end)),
+            (before, measured_end),
+            (end - 1, measured_end),
+        ]
+        for place, (answers, measurements) in enumerate(cuts):
+            torn = copied(folder, tmp_path / f"{number} {place}", answers, measurements)
+            made_run(torn, resumed_tasks(), RESUMED, engines)
+            assert (torn / "answers.jsonl").read_bytes() == wanted
+            assert len(read_measurements(torn)) == len(ends)
+
+
+def test_a_finished_run_is_asked_nothing_more(engines, tmp_path, whole):
+    folder, wanted = whole
+    torn = copied(folder, tmp_path / "a", None, None)
+    made_run(torn, resumed_tasks(), RESUMED, {"drafter": _NoEngine(engines["drafter"])})
+    assert (torn / "answers.jsonl").read_bytes() == wanted
+    assert (torn / "measurements.jsonl").read_bytes() == (folder / "measurements.jsonl").read_bytes()
+
+
+class _NoEngine:
+    """Counts tokens, and answers nothing."""
+
+    def __init__(self, engine):
+        self.count_tokens = engine.count_tokens
+
+
+@pytest.mark.parametrize("name", ["answers.jsonl", "measurements.jsonl"])
+@pytest.mark.parametrize("broken", [b"{", b"[]", b'{"question": 1}', b"", b"\xff\xfe"])
+def test_a_broken_line_in_the_middle_is_named_with_its_number(engines, tmp_path, whole, name, broken):
+    torn = copied(whole[0], tmp_path / "a", None, None)
+    lines = (torn / name).read_bytes().split(b"\n")
+    lines[6] = broken
+    (torn / name).write_bytes(b"\n".join(lines))
+    with pytest.raises(InputError, match=rf"line 7 of '.*{name}' must be a line that a run wrote"):
+        made_run(torn, resumed_tasks(), RESUMED, engines)
+    assert (torn / name).read_bytes() == b"\n".join(lines)
+
+
+def test_a_measurement_too_few_or_too_many_is_an_error(engines, tmp_path, whole):
+    for number, keep in enumerate((lambda lines: lines[1:], lambda lines: [*lines, *lines[-1:], *lines[-1:]])):
+        torn = copied(whole[0], tmp_path / str(number), None, None)
+        file = torn / "measurements.jsonl"
+        file.write_bytes(b"".join(keep(file.read_bytes().splitlines(keepends=True))))
+        with pytest.raises(InputError, match="has its line in measurements.jsonl"):
+            made_run(torn, resumed_tasks(), RESUMED, engines)
+
+
+def test_answers_in_another_order_than_asked_are_an_error_with_the_line(engines, tmp_path, whole):
+    torn = copied(whole[0], tmp_path / "a", None, None)
+    for name in ("answers.jsonl", "measurements.jsonl"):
+        lines = (torn / name).read_bytes().splitlines(keepends=True)
+        lines[2:4] = lines[3:1:-1]
+        (torn / name).write_bytes(b"".join(lines))
+    with pytest.raises(InputError, match="line 3 of answers.jsonl has 'choice-Spain-0' by rapid.* by sd"):
+        made_run(torn, resumed_tasks(), RESUMED, engines)
+
+
+def test_a_run_goes_on_only_with_the_options_it_began_with(engines, tmp_path, whole):
+    torn = copied(whole[0], tmp_path / "a", None, None)
+    other = replace(RESUMED, eta=(5.0,), seed=3)
+    with pytest.raises(OptionError) as error:
+        made_run(torn, resumed_tasks(), other, engines)
+    assert 'eta was [3.0, "auto"] and is [5.0]; seed was 0 and is 3' in str(error.value)
+    begun = json.loads((torn / "run.json").read_text())
+    with pytest.raises(OptionError, match=r'python was "3" and is "4"'):
+        made_run(torn, resumed_tasks(), RESUMED, engines, begin=begun | {"versions": {"python": "4"}})
+
+
+def test_a_run_goes_on_only_with_the_data_it_began_with(engines, tmp_path, whole):
+    torn = copied(whole[0], tmp_path / "a", None, None)
+    changed = resumed_tasks(evidence=(0, 7))
+    with pytest.raises(OptionError, match='questions was ".*" and is ".*"'):
+        made_run(torn, changed, RESUMED, engines)
+
+
+def test_answers_without_a_description_are_not_gone_on_with(engines, tmp_path, whole):
+    torn = copied(whole[0], tmp_path / "a", None, None)
+    (torn / "run.json").unlink()
+    with pytest.raises(OptionError, match=r"have a run.json beside them.*name another --out"):
+        made_run(torn, resumed_tasks(), RESUMED, engines)
+
+
+def test_a_file_is_no_folder_of_a_run(engines, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OptionError, match="is a file; name another --out"):
+        made_run(tmp_path / "file", resumed_tasks(), RESUMED, engines)
+
+
+def test_one_process_at_a_time_writes_to_a_folder(engines, tmp_path, whole):
+    torn = copied(whole[0], tmp_path / "a", 0, 0)
+
+    def begin_another(*_):
+        with pytest.raises(OptionError, match="one process at a time writes to the folder of a run"):
+            made_run(torn, resumed_tasks(), RESUMED, engines)
+
+    made_run(torn, resumed_tasks(), RESUMED, engines, begin_another)
+    assert (torn / "answers.jsonl").read_bytes() == whole[1]
+
+
+def test_answers_read_back_are_those_that_were_written(engines, tmp_path):
+    task = about_documents(groups=("easy", "short"), source="own — \u2028", documents=("a\nb",))
+    answers = made_run(tmp_path, [task, choices()], options(methods=("lc", "rag"), gamma=3), engines)
+    assert read_answers(tmp_path) == answers and answers[0].source == "own — \u2028"
+    keys = [list(json.loads(line)) for line in (tmp_path / "answers.jsonl").read_bytes().split(b"\n")[:-1]]
+    assert all(key == sorted(key) for key in keys)
