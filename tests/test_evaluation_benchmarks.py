@@ -342,7 +342,8 @@ def test_long_documents_are_cut_in_their_middle_once_for_all_their_questions(tmp
     assert short.context.text == BOOK
     assert first.context.query == "What?"
     [note] = task.notes
-    assert note.startswith("1 of 2 documents have more than 127,000 tokens, up to 127,001, and are cut in their middle")
+    assert note.startswith("Documents of more than 127,000 tokens, up to 127,001, are cut in their middle")
+    assert note.endswith(": 1 of 2.")
 
 
 def test_documents_stay_whole_where_nothing_can_cut_them(tmp_path):
@@ -384,7 +385,8 @@ def test_a_target_cuts_a_document_to_its_own_tokens(books, monkeypatch):
         text = task.questions()[0].context.text
         assert engine.count_tokens(text) <= 44
     assert BOOK.startswith(text[:10]) and BOOK.endswith(text[-10:])
-    assert task.notes[0].startswith("2 of 2 documents have more than 40 tokens, up to ")
+    assert task.notes[0].startswith("Documents of more than 40 tokens, up to ")
+    assert task.notes[0].endswith(": 2 of 2.")
 
 
 # Where the files are

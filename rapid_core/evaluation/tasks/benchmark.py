@@ -45,8 +45,8 @@ class BenchmarkQuestions(SelectedQuestions):
         }
         if shorter:
             self.notes.append(
-                f"{len(shorter):,} of {len(texts):,} documents have more than {DOCUMENT_TOKENS:,} tokens, up to "
-                f"{max(counts.values()):,}, and are cut in their middle, as the paper does."
+                f"Documents of more than {DOCUMENT_TOKENS:,} tokens, up to {max(counts.values()):,}, are cut in their "
+                f"middle, as in the paper: {len(shorter):,} of {len(texts):,}."
             )
         return [
             replace(question, context=replace(_context(question), text=shorter[question.document]))
