@@ -55,6 +55,18 @@ def _silent(stage: str, done: int, total: int) -> None:
     """Report progress to nobody."""
 
 
+def _carried(progress: Progress) -> Progress:
+    """A progress callback whose errors come as `_ProgressError`."""
+
+    def report(stage: str, done: int, total: int) -> None:
+        try:
+            progress(stage, done, total)
+        except BaseException as error:
+            raise _ProgressError(error) from error
+
+    return report
+
+
 @dataclass(frozen=True)
 class Request:
     """A checked request."""
@@ -154,7 +166,10 @@ class Answerer:
 
     def read(self, request: Request) -> Stats:
         """Read the prompts of a request, and answer nothing."""
-        prepared = self._prepare(request, request.progress)
+        try:
+            prepared = self._prepare(request, _carried(request.progress))
+        except _ProgressError as raised:
+            raise raised.error from None
         return self._stats(prepared, Counts(), 0, 0, 0.0, 0.0)
 
     def retrieve(self, request: Request, tokens: int | None) -> tuple[Chunk, ...]:
@@ -202,14 +217,12 @@ class Answerer:
         own = request.sampling.constraint
         request = self._with_form_of_calls(request)
         matcher = self._matcher(request.sampling, own)
+        report = _carried(request.progress)
 
         def progress(stage: str, done: int, total: int) -> None:
             if is_cancelled():
                 raise _CancelledError
-            try:
-                request.progress(stage, done, total)
-            except BaseException as error:
-                raise _ProgressError(error) from error
+            report(stage, done, total)
 
         try:
             prepared = self._prepare(request, progress, drafter_may_wait=_drafter_may_wait(request.speculation))

@@ -233,6 +233,18 @@ def test_a_prompt_that_was_read_before_costs_its_answer_nothing(engine):
     assert found.stats.drafter_cached_tokens == found.stats.drafter_prompt_tokens - 1
 
 
+@pytest.mark.parametrize("stage", ["index", "prefill", "draft prefill"])
+def test_what_a_progress_callback_raises_ends_a_prefill_as_it_is(stage):
+    def progress(name: str, done: int, total: int) -> None:
+        if name == stage:
+            raise ValueError("the caller has had enough")
+
+    with tiny_engine(**WINDOW) as engine:
+        with pytest.raises(ValueError, match="had enough"):
+            engine.prefill(QUESTION, context=DOCUMENT, progress=progress)
+        assert engine.prefill(QUESTION, context=DOCUMENT).prefill_s > 0
+
+
 def test_retrieved_passages_are_those_that_the_drafter_reads(engine):
     found = engine.generate(QUESTION, context=DOCUMENT, sampling=SHORT).stats.retrieved
     assert engine.retrieve(QUESTION, context=DOCUMENT) == found
