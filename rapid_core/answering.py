@@ -186,7 +186,10 @@ class Answerer:
         request = replace(request, sampling=replace(request.sampling, max_new_tokens=longest))
         prepared = self._prepare(request, request.progress)
         drafts = prepared.plan.prompts.drafter_ids is not None
-        for runner in (self._target, *((self._drafter,) if drafts else ())):
+        lengths = [(self._target, longest)]
+        if drafts:
+            lengths.append((self._drafter, max((len(self._vocabulary.read(one)) for one in ids), default=1)))
+        for runner, longest in lengths:
             if longest > runner.room:
                 raise PromptTooLongError(
                     f"an answer must fit behind the prompt in the {runner.role}'s window of {runner.window:,} tokens, "
@@ -194,7 +197,8 @@ class Answerer:
                     prompt_tokens=len(runner.sequence),
                     window=runner.window,
                 )
-        return self._likelihoods.of(ids, prepared.speculation, drafts=drafts)
+        weighed = request.speculation.eta == "auto"
+        return self._likelihoods.of(ids, prepared.speculation, drafts=drafts, weighed=weighed)
 
     def _prepare(self, request: Request, progress: Progress, *, drafter_may_wait: bool = False) -> Prepared:
         """Both prompts of a request, and both roles behind them."""

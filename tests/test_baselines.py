@@ -298,6 +298,52 @@ def test_likelihoods_of_one_prompt_are_read_once_for_all_strengths_of_the_transf
     assert likelihoods.of([[9, 10], [11]], Speculation(eta=0.0), drafts=True) != values[0.0]
 
 
+@pytest.mark.parametrize("asked", [Speculation(eta="auto"), Speculation(eta=5.0)], ids=["auto", "5"])
+def test_likelihoods_of_a_reproducible_engine_are_the_same_whatever_eta_came_before(asked):
+    found = []
+    auto, five = Speculation(eta="auto"), Speculation(eta=5.0)
+    for before in ((), (auto,), (five,), (Speculation.off(), auto)):
+        with tiny_engine(reproducible=True, **WINDOW) as engine:
+            for speculation in (*before, asked):
+                likelihoods = engine.log_likelihoods(QUESTION, ANSWERS, context=DOCUMENT, speculation=speculation)
+        found.append(likelihoods)
+    assert len(set(found)) == 1
+
+
+def test_logits_of_answers_are_remembered_only_as_far_as_memory_is_meant_for_them(monkeypatch):
+    target = tiny_model()
+    runner = ModelRunner(target.model, role="target")
+    runner.prefill([5, 6, 7, 8], reserve=20)
+    monkeypatch.setattr("rapid_core.likelihood.MOST_REMEMBERED", 3 * 4 * runner.vocab_size)
+    likelihoods, read = Likelihoods(runner, runner, SAME_VOCABULARY), []
+    forward = runner.forward
+    runner.forward = lambda ids, rows: read.append(rows) or forward(ids, rows)
+    for _ in range(2):
+        likelihoods.of([[9, 10], [11, 12]], Speculation.off(), drafts=False)
+    assert len(read) == 3
+
+
+def test_an_answer_over_the_border_of_longrope_changes_nothing_for_the_next_one():
+    rope = {
+        "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 256,
+        "short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "factor": 4.0,
+    }  # fmt: skip
+    target = tiny_model("llama", rope_parameters=rope)
+    long, short = [5 + i for i in range(12)], [9, 10]
+
+    def likelihoods(*answers):
+        runner = ModelRunner(target.model, role="target")
+        runner.prefill([(7 * i) % 90 + 4 for i in range(250)], reserve=64)
+        found = Likelihoods(runner, runner, SAME_VOCABULARY).of(answers, Speculation.off(), drafts=False)
+        return found, runner.forward(torch.tensor(runner.pending), 1)
+
+    (only_short,), after_short = likelihoods(short)
+    (_, behind_long), after_both = likelihoods(long, short)
+    _, after_long = likelihoods(long)
+    assert behind_long == only_short
+    assert torch.equal(after_both, after_short) and torch.equal(after_long, after_short)
+
+
 def test_options_of_who_drafts_are_checked():
     for options in ({"drafter": "nobody"}, {"sinks": -1}, {"sliding_window": 0}, {"answers": "both"}):
         with pytest.raises(OptionError, match=next(iter(options))):
