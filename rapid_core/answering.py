@@ -286,7 +286,8 @@ class Answerer:
     ) -> Stats:
         plan, evidence = prepared.plan, prepared.evidence
         drafts = self._drafts(prepared)
-        notes = [*plan.notes, *self._target.notes, *(self._drafter.notes if drafts else ())]
+        by_drafter = plan.prompts.drafter_ids is not None
+        notes = [*plan.notes, *self._target.notes, *(self._drafter.notes if by_drafter else ())]
         if counts.drafter_full:
             notes.append("the drafter's window filled up, and the answer went on without it")
         return Stats(

@@ -129,6 +129,15 @@ def test_a_model_whose_keys_change_with_the_length_of_its_text_gets_no_streaming
         assert any("length of its text" in note for note in result.stats.notes)
 
 
+def test_notes_say_nothing_of_a_drafter_model_that_does_not_draft():
+    target, drafter = tiny_foreign_pair(target_words=("barn",), drafter_words=("room",), **WINDOW)
+    with RapidEngine(target, drafter, encoder=WordEncoder()) as engine:
+        asked = Speculation.lossless(drafter="streaming", gamma=3)
+        stats = engine.generate(QUESTION, context=DOCUMENT, sampling=SHORT, speculation=asked).stats
+        assert stats.drafted > 0
+        assert not any("vocabulary" in note for note in stats.notes)
+
+
 def test_the_drafter_alone_answers_what_its_model_says_to_its_prompt():
     target, drafter = tiny_pair(closeness=0.5, **WINDOW)
     retrieval = Retrieval(chunk_tokens=64, threshold=0.0, floor_tokens=128)
