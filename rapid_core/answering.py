@@ -55,6 +55,18 @@ def _silent(stage: str, done: int, total: int) -> None:
     """Report progress to nobody."""
 
 
+def _carried(progress: Progress) -> Progress:
+    """A progress callback whose errors come as `_ProgressError`."""
+
+    def report(stage: str, done: int, total: int) -> None:
+        try:
+            progress(stage, done, total)
+        except BaseException as error:
+            raise _ProgressError(error) from error
+
+    return report
+
+
 @dataclass(frozen=True)
 class Request:
     """A checked request."""
@@ -154,7 +166,10 @@ class Answerer:
 
     def read(self, request: Request) -> Stats:
         """Read the prompts of a request, and answer nothing."""
-        prepared = self._prepare(request, request.progress)
+        try:
+            prepared = self._prepare(request, _carried(request.progress))
+        except _ProgressError as raised:
+            raise raised.error from None
         return self._stats(prepared, Counts(), 0, 0, 0.0, 0.0)
 
     def retrieve(self, request: Request, tokens: int | None) -> tuple[Chunk, ...]:
@@ -171,7 +186,10 @@ class Answerer:
         request = replace(request, sampling=replace(request.sampling, max_new_tokens=longest))
         prepared = self._prepare(request, request.progress)
         drafts = prepared.plan.prompts.drafter_ids is not None
-        for runner in (self._target, *((self._drafter,) if drafts else ())):
+        lengths = [(self._target, longest)]
+        if drafts:
+            lengths.append((self._drafter, max((len(self._vocabulary.read(one)) for one in ids), default=1)))
+        for runner, longest in lengths:
             if longest > runner.room:
                 raise PromptTooLongError(
                     f"an answer must fit behind the prompt in the {runner.role}'s window of {runner.window:,} tokens, "
@@ -179,7 +197,8 @@ class Answerer:
                     prompt_tokens=len(runner.sequence),
                     window=runner.window,
                 )
-        return self._likelihoods.of(ids, prepared.speculation, drafts=drafts)
+        weighed = request.speculation.eta == "auto"
+        return self._likelihoods.of(ids, prepared.speculation, drafts=drafts, weighed=weighed)
 
     def _prepare(self, request: Request, progress: Progress, *, drafter_may_wait: bool = False) -> Prepared:
         """Both prompts of a request, and both roles behind them."""
@@ -202,14 +221,12 @@ class Answerer:
         own = request.sampling.constraint
         request = self._with_form_of_calls(request)
         matcher = self._matcher(request.sampling, own)
+        report = _carried(request.progress)
 
         def progress(stage: str, done: int, total: int) -> None:
             if is_cancelled():
                 raise _CancelledError
-            try:
-                request.progress(stage, done, total)
-            except BaseException as error:
-                raise _ProgressError(error) from error
+            report(stage, done, total)
 
         try:
             prepared = self._prepare(request, progress, drafter_may_wait=_drafter_may_wait(request.speculation))
@@ -269,7 +286,8 @@ class Answerer:
     ) -> Stats:
         plan, evidence = prepared.plan, prepared.evidence
         drafts = self._drafts(prepared)
-        notes = [*plan.notes, *self._target.notes, *(self._drafter.notes if drafts else ())]
+        by_drafter = plan.prompts.drafter_ids is not None
+        notes = [*plan.notes, *self._target.notes, *(self._drafter.notes if by_drafter else ())]
         if counts.drafter_full:
             notes.append("the drafter's window filled up, and the answer went on without it")
         return Stats(

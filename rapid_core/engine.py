@@ -92,7 +92,8 @@ class RapidEngine:
         `torch.compile` than inductor. Where a model does not allow it, `Stats.notes` says so.
         reproducible: read a prompt in the same pieces whatever the caches hold, so that rounding does
         not depend on what was asked before; of an earlier prompt whole pieces of 512 tokens are
-        reused, or all of it where it is the same, and of a loaded document nothing.
+        reused, or all of it where it is the same, and of a loaded document nothing. Rounds of a greedy
+        answer with gamma="auto" go by the clock all the same, and compiled steps by the room in a cache.
         Raises `CompilationError` where the compiler fails.
         """
         budget, backend = CacheBudget(cache_bytes(cache_gib)), resolve_backend(compile)
@@ -447,7 +448,7 @@ class RapidEngine:
                 turn.leave()
 
     def save_document(self, path: str | os.PathLike[str]) -> None:
-        """Keep the document of the last request across restarts: a safetensors file for `load_document`.
+        """Keep the document that the target read last across restarts: a safetensors file for `load_document`.
 
         It holds the text (of several documents the one that they made), the target's keys and
         values up to where the question begins, and the vectors of the chunks where the text was

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -10,36 +11,41 @@ from torch import Tensor
 from rapid_core.config import Speculation
 from rapid_core.runner import ModelRunner
 from rapid_core.verification import augmented_target
-from rapid_core.vocabulary import Vocabulary
+from rapid_core.vocabulary import SAME_VOCABULARY, Vocabulary
 
 # A token that is ruled out is as improbable as this, so that sums stay numbers.
 LEAST_LOG_PROBABILITY = -100.0
+# Bytes of logits that are remembered of a role: a row of a large vocabulary takes 600 KB.
+MOST_REMEMBERED = 2**28
 
 
 class Likelihoods:
     """Reads answers behind the prompts that both roles hold, and leaves both as they were.
 
-    It remembers the logits of the last answers that each role read: other strengths of the transfer
+    It remembers logits of the last answers that each role read: other strengths of the transfer
     ask for the same ones.
     """
 
     def __init__(self, target: ModelRunner, drafter: ModelRunner, vocabulary: Vocabulary) -> None:
-        self._target, self._drafter = target, drafter
+        self._roles = {"target": (target, SAME_VOCABULARY), "drafter": (drafter, vocabulary)}
         self._vocabulary = vocabulary
-        self._known: dict[str, tuple[tuple[int, ...], dict[tuple[int, ...], Tensor]]] = {}
+        self._known: dict[str, _Known] = {}
 
-    def of(self, answers: Sequence[Sequence[int]], speculation: Speculation, *, drafts: bool) -> tuple[float, ...]:
+    def of(
+        self, answers: Sequence[Sequence[int]], speculation: Speculation, *, drafts: bool, weighed: bool = False
+    ) -> tuple[float, ...]:
         """Log-probability in nats of each answer's ids, at temperature 1.
 
         With transfer it is that of the augmented target distribution, as if each position had been
-        drafted (paper, Eq. 4). drafts: whether the drafter holds a prompt.
+        drafted (paper, Eq. 4). drafts: whether the drafter holds a prompt. weighed: whether the question
+        was read again to choose an eta, after which the same keys are rounded otherwise.
         """
         found = []
         for answer in answers:
             # logits: [k, V], that of answer[i] in row i
-            logits = self._rows("target", answer)
+            logits = self._rows("target", answer, weighed)
             if drafts and speculation.transfers:
-                draft_probs = self._rows("drafter", answer).softmax(dim=-1).to(logits.device)
+                draft_probs = self._rows("drafter", answer, weighed).softmax(dim=-1).to(logits.device)
                 options = (speculation.fixed_eta, 1.0, speculation.tail, speculation.alpha)
                 shared = self._vocabulary.shared
                 probs = augmented_target(
@@ -56,35 +62,44 @@ class Likelihoods:
         """Give the memory of what is remembered back."""
         self._known.clear()
 
-    def _rows(self, role: str, answer: Sequence[int]) -> Tensor:
-        runner = self._target if role == "target" else self._drafter
-        prompt = tuple(runner.sequence)
-        if self._known.get(role, ((), {}))[0] != prompt:
-            self._known[role] = (prompt, {})
-        rows = self._known[role][1]
+    def _rows(self, role: str, answer: Sequence[int], weighed: bool) -> Tensor:
+        runner, vocabulary = self._roles[role]
+        read = tuple(runner.sequence), weighed
+        if role not in self._known or self._known[role].read != read:
+            self._known[role] = _Known(read)
+        rows = self._known[role].rows
         key = tuple(answer)
-        if key not in rows:
-            before = runner.length
-            rows[key] = self._read(runner, answer) if role == "target" else self._read_draft(runner, answer)
-            runner.rewind(before)
-            runner.confirm()
-        return rows[key]
+        if key in rows:
+            return rows[key]
+        found = _read(runner, vocabulary, answer)
+        if found.nbytes + sum(known.nbytes for known in rows.values()) <= MOST_REMEMBERED:
+            rows[key] = found
+        return found
 
-    def _read(self, runner: ModelRunner, answer: Sequence[int]) -> Tensor:
-        ids = torch.tensor([*runner.pending, *answer[:-1]], dtype=torch.long, device=runner.device)
-        return runner.forward(ids, len(answer))
 
-    def _read_draft(self, runner: ModelRunner, answer: Sequence[int]) -> Tensor:
-        """The drafter's logits over the target's ids; a token of the target may be several of the drafter's."""
-        if self._vocabulary.shared is None:
-            return self._read(runner, answer)
-        unread, rows = list(runner.pending), []
-        for id_ in answer:
-            # A token that spells nothing the drafter knows leaves it where it was.
-            if unread:
-                ids = torch.tensor(unread, dtype=torch.long, device=runner.device)
-                rows.append(self._vocabulary.logits(runner.forward(ids, 1)))
-            else:
-                rows.append(rows[-1])
-            unread = self._vocabulary.read([id_])
-        return torch.cat(rows)
+@dataclass(slots=True)
+class _Known:
+    """Logits by answer, and what they stand behind: a prompt, and whether the question was weighed."""
+
+    read: tuple[tuple[int, ...], bool]
+    rows: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
+
+
+def _read(runner: ModelRunner, vocabulary: Vocabulary, answer: Sequence[int]) -> Tensor:
+    """Logits over the target's ids for each id of `answer`, [k, V]; the runner stands where it stood."""
+    before, prompt = runner.length, list(runner.sequence)
+    # A token of the target may be several of the drafter's, or none.
+    read: list[int] = []
+    behind = [0]
+    for id_ in answer[:-1]:
+        read += vocabulary.read([id_])
+        behind.append(len(read))
+    changes_keys = len(read) > runner.draft_room
+    ids = torch.tensor([*runner.pending, *read], dtype=torch.long, device=runner.device)
+    logits = runner.forward(ids, len(read) + 1)
+    runner.rewind(before)
+    runner.confirm()
+    if changes_keys:
+        # A longrope model has read the prompt for a text over its border: not what comes next.
+        runner.prefill(prompt, reserve=0)
+    return vocabulary.logits(logits[behind])

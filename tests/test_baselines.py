@@ -129,6 +129,15 @@ def test_a_model_whose_keys_change_with_the_length_of_its_text_gets_no_streaming
         assert any("length of its text" in note for note in result.stats.notes)
 
 
+def test_notes_say_nothing_of_a_drafter_model_that_does_not_draft():
+    target, drafter = tiny_foreign_pair(target_words=("barn",), drafter_words=("room",), **WINDOW)
+    with RapidEngine(target, drafter, encoder=WordEncoder()) as engine:
+        asked = Speculation.lossless(drafter="streaming", gamma=3)
+        stats = engine.generate(QUESTION, context=DOCUMENT, sampling=SHORT, speculation=asked).stats
+        assert stats.drafted > 0
+        assert not any("vocabulary" in note for note in stats.notes)
+
+
 def test_the_drafter_alone_answers_what_its_model_says_to_its_prompt():
     target, drafter = tiny_pair(closeness=0.5, **WINDOW)
     retrieval = Retrieval(chunk_tokens=64, threshold=0.0, floor_tokens=128)
@@ -233,6 +242,18 @@ def test_a_prompt_that_was_read_before_costs_its_answer_nothing(engine):
     assert found.stats.drafter_cached_tokens == found.stats.drafter_prompt_tokens - 1
 
 
+@pytest.mark.parametrize("stage", ["index", "prefill", "draft prefill"])
+def test_what_a_progress_callback_raises_ends_a_prefill_as_it_is(stage):
+    def progress(name: str, done: int, total: int) -> None:
+        if name == stage:
+            raise ValueError("the caller has had enough")
+
+    with tiny_engine(**WINDOW) as engine:
+        with pytest.raises(ValueError, match="had enough"):
+            engine.prefill(QUESTION, context=DOCUMENT, progress=progress)
+        assert engine.prefill(QUESTION, context=DOCUMENT).prefill_s > 0
+
+
 def test_retrieved_passages_are_those_that_the_drafter_reads(engine):
     found = engine.generate(QUESTION, context=DOCUMENT, sampling=SHORT).stats.retrieved
     assert engine.retrieve(QUESTION, context=DOCUMENT) == found
@@ -284,6 +305,52 @@ def test_likelihoods_of_one_prompt_are_read_once_for_all_strengths_of_the_transf
     assert len(set(values.values())) == 3
     runners[0].prefill([5, 6, 7, 9], reserve=20)
     assert likelihoods.of([[9, 10], [11]], Speculation(eta=0.0), drafts=True) != values[0.0]
+
+
+@pytest.mark.parametrize("asked", [Speculation(eta="auto"), Speculation(eta=5.0)], ids=["auto", "5"])
+def test_likelihoods_of_a_reproducible_engine_are_the_same_whatever_eta_came_before(asked):
+    found = []
+    auto, five = Speculation(eta="auto"), Speculation(eta=5.0)
+    for before in ((), (auto,), (five,), (Speculation.off(), auto)):
+        with tiny_engine(reproducible=True, **WINDOW) as engine:
+            for speculation in (*before, asked):
+                likelihoods = engine.log_likelihoods(QUESTION, ANSWERS, context=DOCUMENT, speculation=speculation)
+        found.append(likelihoods)
+    assert len(set(found)) == 1
+
+
+def test_logits_of_answers_are_remembered_only_as_far_as_memory_is_meant_for_them(monkeypatch):
+    target = tiny_model()
+    runner = ModelRunner(target.model, role="target")
+    runner.prefill([5, 6, 7, 8], reserve=20)
+    monkeypatch.setattr("rapid_core.likelihood.MOST_REMEMBERED", 3 * 4 * runner.vocab_size)
+    likelihoods, read = Likelihoods(runner, runner, SAME_VOCABULARY), []
+    forward = runner.forward
+    runner.forward = lambda ids, rows: read.append(rows) or forward(ids, rows)
+    for _ in range(2):
+        likelihoods.of([[9, 10], [11, 12]], Speculation.off(), drafts=False)
+    assert len(read) == 3
+
+
+def test_an_answer_over_the_border_of_longrope_changes_nothing_for_the_next_one():
+    rope = {
+        "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 256,
+        "short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "factor": 4.0,
+    }  # fmt: skip
+    target = tiny_model("llama", rope_parameters=rope)
+    long, short = [5 + i for i in range(12)], [9, 10]
+
+    def likelihoods(*answers):
+        runner = ModelRunner(target.model, role="target")
+        runner.prefill([(7 * i) % 90 + 4 for i in range(250)], reserve=64)
+        found = Likelihoods(runner, runner, SAME_VOCABULARY).of(answers, Speculation.off(), drafts=False)
+        return found, runner.forward(torch.tensor(runner.pending), 1)
+
+    (only_short,), after_short = likelihoods(short)
+    (_, behind_long), after_both = likelihoods(long, short)
+    _, after_long = likelihoods(long)
+    assert behind_long == only_short
+    assert torch.equal(after_both, after_short) and torch.equal(after_long, after_short)
 
 
 def test_options_of_who_drafts_are_checked():
