@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from dataclasses import replace
 
 import pytest
@@ -197,6 +198,32 @@ def test_all_settings_that_read_a_prompt_have_its_seconds(engines, tmp_path):
         assert (answer.prompt_tokens == 0) == (answer.setting.method == "rag")
         assert (answer.drafter_prompt_tokens > 0) == (answer.setting.method in ("rag", "sd", "rapid"))
         assert answer.drafter_prompt_tokens < 300 and answer.prompt_tokens not in range(1, 300)
+
+
+def test_seconds_of_reading_are_those_of_the_whole_prompt_whatever_was_read_before(tmp_path, monkeypatch):
+    engines = made_engines()
+    read = [0]
+    for model in (engines["drafter"].target.model, engines["drafter"].drafter.model):
+        model.register_forward_pre_hook(
+            lambda _, __, given: read.__setitem__(0, read[0] + given["input_ids"].shape[1]), with_kwargs=True
+        )
+    # A second passes with each token that a model reads: times are then exact.
+    monkeypatch.setattr(time, "perf_counter", lambda: float(read[0]))
+    # The second task is about what the first one read, and each longer context begins as the one before.
+    tasks = [about_documents(name, ("Spain", "Norway"), paragraphs=40) for name in ("first", "second")]
+    asked = options(
+        methods=("lc", "rag", "rapid"), eta=("auto", 3), gamma=3, retrieved_tokens=600, context_tokens=(900, 1800)
+    )
+    answers = made_run(tmp_path, tasks, asked, engines)
+    found = {(each.question, each.setting): each for each in read_measurements(tmp_path)}
+    assert len(answers) == 2 * 4 * 8
+    for answer in answers:
+        measured = found[answer.question, answer.setting]
+        # The last id of a prompt is read with the first drafts.
+        if answer.prompt_tokens:
+            assert measured.prefill_s == answer.prompt_tokens - 1
+        if answer.drafter_prompt_tokens and answer.setting.eta != "auto":
+            assert measured.draft_prefill_s == answer.drafter_prompt_tokens - 1
 
 
 def test_an_eta_that_sets_itself_is_kept_and_its_time_counts_as_reading(engines, tmp_path):
