@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from run_helpers import (
@@ -20,7 +22,7 @@ from run_helpers import (
 )
 
 from rapid_core import InputError, LongContext, OptionError, Sampling, Speculation
-from rapid_core.evaluation.answers_file import read_answers, read_measurements
+from rapid_core.evaluation.answers_file import RunFolder, read_answers, read_measurements
 from rapid_core.evaluation.asking import seed_of
 from rapid_core.evaluation.records import Setting
 
@@ -144,6 +146,17 @@ def test_the_temperature_is_the_tasks_own_unless_given(engines, tmp_path):
         [answer] = made_run(tmp_path / name, [task], options(methods="lc", **given), engines)
         texts[name] = answer.text
     assert texts["zero"] == texts["greedy"] != texts["own"]
+
+
+def test_what_a_score_lacks_is_told_with_the_answer(engines, tmp_path):
+    class Unjudged(MadeTask):
+        def score(self, question, text, likelihoods):
+            self.notes.append(f"An answer to {question.id!r} is not judged.")
+            return {}
+
+    task = Unjudged("facts", about_documents(documents=("Spain",)).questions())
+    for answer in made_run(tmp_path, [task], options(methods=("lc",)), engines):
+        assert answer.notes == (f"An answer to {answer.question!r} is not judged.",)
 
 
 def test_a_second_call_asks_behind_the_first_answer_and_its_text_counts(engines, tmp_path):
@@ -449,6 +462,33 @@ def test_a_run_goes_on_only_with_the_options_it_began_with(engines, tmp_path, wh
     begun = json.loads((torn / "run.json").read_text())
     with pytest.raises(OptionError, match=r'python was "3" and is "4"'):
         made_run(torn, resumed_tasks(), RESUMED, engines, begin=begun | {"versions": {"python": "4"}})
+
+
+def test_a_run_goes_on_only_on_the_device_and_in_the_dtype_it_began_with(tmp_path):
+    begun = {"options": {}, "versions": {}, "questions": "", "dtype": "float32", "device": "cpu"}
+    RunFolder(tmp_path).open(begun).close()
+    for name, other in (("dtype", "bfloat16"), ("device", "cuda:0")):
+        with pytest.raises(OptionError, match=f'{name} was "{begun[name]}" and is "{other}"'):
+            RunFolder(tmp_path).open(begun | {name: other})
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: not (mode & os.W_OK and Path(path) == tmp_path))
+    with pytest.raises(OptionError, match="cannot be written to; name another --out"):
+        RunFolder(tmp_path / "new" / "run").check({"options": {}})
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_process_that_does_not_get_the_folder_does_not_write_what_the_run_is(tmp_path):
+    fcntl = pytest.importorskip("fcntl")
+    begun = {"options": {"seed": 0}, "versions": {}, "questions": ""}
+    with (tmp_path / "measurements.jsonl").open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(OptionError, match="one process at a time"):
+            RunFolder(tmp_path).open(begun)
+        assert [file.name for file in tmp_path.iterdir()] == ["measurements.jsonl"]
+    RunFolder(tmp_path).open(begun).close()
+    assert json.loads((tmp_path / "run.json").read_text()) == begun
 
 
 def test_a_run_goes_on_only_with_the_data_it_began_with(engines, tmp_path, whole):

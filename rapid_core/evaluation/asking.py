@@ -26,7 +26,9 @@ FAILURES = (InputError, ModelOutputError, NotEnoughMemoryError, RetrievalError)
 
 
 class Scorer(Protocol):
-    """A task, as far as an answer needs it."""
+    """A task, as far as an answer needs it. notes: more of them say what a score lacks."""
+
+    notes: list[str]
 
     def score(self, question: Question, text: str, likelihoods: Sequence[float] | None) -> dict[str, float]:
         """What an answer is worth, 0 to 1 by the name of the metric."""
@@ -122,6 +124,8 @@ class Asker:
             results.append(self._answer_alone(request, results[0].text))
         first, last = results[0], results[-1]
         likelihoods = self._likelihoods(request, first.stats.eta) if question.choices else None
+        known = len(scorer.notes)
+        scores = scorer.score(question, last.text, likelihoods)
         answer = Answer(
             **named,
             text=last.text,
@@ -133,8 +137,8 @@ class Asker:
             drafter_prompt_tokens=first.stats.drafter_prompt_tokens if request.by_target else first.usage.prompt_tokens,
             likelihoods=likelihoods,
             eta=first.stats.eta,
-            scores=scorer.score(question, last.text, likelihoods),
-            notes=_notes(results),
+            scores=scores,
+            notes=(*_notes(results), *scorer.notes[known:]),
         )
         # The engine counts the choice of an eta that sets itself as reading by the drafter.
         chosen_s = first.stats.draft_prefill_s if setting.eta == "auto" else 0.0
