@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from run_helpers import (
@@ -19,7 +22,7 @@ from run_helpers import (
 )
 
 from rapid_core import InputError, LongContext, OptionError, Sampling, Speculation
-from rapid_core.evaluation.answers_file import read_answers, read_measurements
+from rapid_core.evaluation.answers_file import RunFolder, read_answers, read_measurements
 from rapid_core.evaluation.asking import seed_of
 from rapid_core.evaluation.records import Setting
 
@@ -147,6 +150,17 @@ def test_the_temperature_is_the_tasks_own_unless_given(engines, tmp_path):
     assert texts["zero"] == texts["greedy"] != texts["own"]
 
 
+def test_what_a_score_lacks_is_told_with_the_answer(engines, tmp_path):
+    class Unjudged(MadeTask):
+        def score(self, question, text, likelihoods):
+            self.notes.append(f"An answer to {question.id!r} is not judged.")
+            return {}
+
+    task = Unjudged("facts", about_documents(documents=("Spain",)).questions())
+    for answer in made_run(tmp_path, [task], options(methods=("lc",)), engines):
+        assert answer.notes == (f"An answer to {answer.question!r} is not judged.",)
+
+
 def test_a_second_call_asks_behind_the_first_answer_and_its_text_counts(engines, tmp_path):
     task = reasoning()
     question = task.questions()[0]
@@ -199,6 +213,32 @@ def test_all_settings_that_read_a_prompt_have_its_seconds(engines, tmp_path):
         assert (answer.prompt_tokens == 0) == (answer.setting.method == "rag")
         assert (answer.drafter_prompt_tokens > 0) == (answer.setting.method in ("rag", "sd", "rapid"))
         assert answer.drafter_prompt_tokens < 300 and answer.prompt_tokens not in range(1, 300)
+
+
+def test_seconds_of_reading_are_those_of_the_whole_prompt_whatever_was_read_before(tmp_path, monkeypatch):
+    engines = made_engines()
+    read = [0]
+    for model in (engines["drafter"].target.model, engines["drafter"].drafter.model):
+        model.register_forward_pre_hook(
+            lambda _, __, given: read.__setitem__(0, read[0] + given["input_ids"].shape[1]), with_kwargs=True
+        )
+    # A second passes with each token that a model reads: times are then exact.
+    monkeypatch.setattr(time, "perf_counter", lambda: float(read[0]))
+    # The second task is about what the first one read, and each longer context begins as the one before.
+    tasks = [about_documents(name, ("Spain", "Norway"), paragraphs=40) for name in ("first", "second")]
+    asked = options(
+        methods=("lc", "rag", "rapid"), eta=("auto", 3), gamma=3, retrieved_tokens=600, context_tokens=(900, 1800)
+    )
+    answers = made_run(tmp_path, tasks, asked, engines)
+    found = {(each.question, each.setting): each for each in read_measurements(tmp_path)}
+    assert len(answers) == 2 * 4 * 8
+    for answer in answers:
+        measured = found[answer.question, answer.setting]
+        # The last id of a prompt is read with the first drafts.
+        if answer.prompt_tokens:
+            assert measured.prefill_s == answer.prompt_tokens - 1
+        if answer.drafter_prompt_tokens and answer.setting.eta != "auto":
+            assert measured.draft_prefill_s == answer.drafter_prompt_tokens - 1
 
 
 def test_an_eta_that_sets_itself_is_kept_and_its_time_counts_as_reading(engines, tmp_path):
@@ -424,6 +464,33 @@ def test_a_run_goes_on_only_with_the_options_it_began_with(engines, tmp_path, wh
     begun = json.loads((torn / "run.json").read_text())
     with pytest.raises(OptionError, match=r'python was "3" and is "4"'):
         made_run(torn, resumed_tasks(), RESUMED, engines, begin=begun | {"versions": {"python": "4"}})
+
+
+def test_a_run_goes_on_only_on_the_device_and_in_the_dtype_it_began_with(tmp_path):
+    begun = {"options": {}, "versions": {}, "questions": "", "dtype": "float32", "device": "cpu"}
+    RunFolder(tmp_path).open(begun).close()
+    for name, other in (("dtype", "bfloat16"), ("device", "cuda:0")):
+        with pytest.raises(OptionError, match=f'{name} was "{begun[name]}" and is "{other}"'):
+            RunFolder(tmp_path).open(begun | {name: other})
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: not (mode & os.W_OK and Path(path) == tmp_path))
+    with pytest.raises(OptionError, match="cannot be written to; name another --out"):
+        RunFolder(tmp_path / "new" / "run").check({"options": {}})
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_process_that_does_not_get_the_folder_does_not_write_what_the_run_is(tmp_path):
+    fcntl = pytest.importorskip("fcntl")
+    begun = {"options": {"seed": 0}, "versions": {}, "questions": ""}
+    with (tmp_path / "measurements.jsonl").open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(OptionError, match="one process at a time"):
+            RunFolder(tmp_path).open(begun)
+        assert [file.name for file in tmp_path.iterdir()] == ["measurements.jsonl"]
+    RunFolder(tmp_path).open(begun).close()
+    assert json.loads((tmp_path / "run.json").read_text()) == begun
 
 
 def test_a_run_goes_on_only_with_the_data_it_began_with(engines, tmp_path, whole):

@@ -25,7 +25,7 @@ if sys.platform != "win32":
 ANSWERS, MEASUREMENTS, RUN = "answers.jsonl", "measurements.jsonl", "run.json"
 T = TypeVar("T")
 # What a run must have in common with its beginning: else its answers could not stand in one table.
-SAME = ("options", "versions", "questions")
+SAME = ("options", "versions", "dtype", "device", "questions")
 
 
 class RunFolder:
@@ -41,13 +41,18 @@ class RunFolder:
         self._files: list[BufferedWriter] = []
 
     def check(self, description: dict[str, Any]) -> None:
-        """Raise `OptionError` where a run with other options has begun here.
+        """Raise `OptionError` where a run with other options has begun here, or none can be written.
 
         description: as for `open`; what it does not have yet is not compared.
         """
         file = self._folder / RUN
         if self._folder.exists() and not self._folder.is_dir():
             raise OptionError(f"a run has a folder, and {str(self._folder)!r} is a file; name another --out")
+        there = next(folder for folder in (self._folder, *self._folder.absolute().parents) if folder.exists())
+        if not os.access(there, os.W_OK):
+            raise OptionError(
+                f"a run writes to its folder, and {str(there)!r} cannot be written to; name another --out"
+            )
         if not file.exists():
             if (self._folder / ANSWERS).exists():
                 raise OptionError(
@@ -71,19 +76,24 @@ class RunFolder:
     def open(self, description: dict[str, Any]) -> Self:
         """Begin a run or go on with one: cut off what was not written whole, and read the rest.
 
-        description: what the run is, for JSON, with "options", "versions" and "questions", which must
-        stay the same. Raises `OptionError` where they did not, and `InputError` for a broken line.
+        description: what the run is, for JSON, with "options", "versions", "dtype", "device" and "questions",
+        which must stay the same. Raises `OptionError` where they did not, and `InputError` for a broken line.
         """
         self.check(description)
         self._folder.mkdir(parents=True, exist_ok=True)
-        if not (self._folder / RUN).exists():
-            # As a whole or not at all.
-            draft = self._folder / f"{RUN}.draft"
-            draft.write_text(json.dumps(description, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-            draft.replace(self._folder / RUN)
-        self._files = [(self._folder / name).open("ab") for name in (MEASUREMENTS, ANSWERS)]
+        # The lock is on the first of them; answers without a description are not gone on with.
+        self._files = [(self._folder / MEASUREMENTS).open("ab")]
         try:
             self._lock()
+            if (self._folder / RUN).exists():
+                # Another process may have begun since.
+                self.check(description)
+            else:
+                # As a whole or not at all.
+                draft = self._folder / f"{RUN}.draft"
+                draft.write_text(json.dumps(description, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+                draft.replace(self._folder / RUN)
+            self._files.append((self._folder / ANSWERS).open("ab"))
             for name in (ANSWERS, MEASUREMENTS):
                 _cut_torn_line(self._folder / name)
             self.answers = read_answers(self._folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from rapid_core.errors import InputError, ModelOutputError, NotEnoughMemoryError
 from rapid_core.evaluation.methods import METHODS
 from rapid_core.evaluation.options import EvalOptions
 from rapid_core.evaluation.plan import Part
+from rapid_core.evaluation.prompt_clock import PromptClock
 from rapid_core.evaluation.records import Answer, Measurement, Question, Setting
 from rapid_core.planning import SPECULATION_OFF
 
@@ -25,7 +26,9 @@ FAILURES = (InputError, ModelOutputError, NotEnoughMemoryError, RetrievalError)
 
 
 class Scorer(Protocol):
-    """A task, as far as an answer needs it."""
+    """A task, as far as an answer needs it. notes: more of them say what a score lacks."""
+
+    notes: list[str]
 
     def score(self, question: Question, text: str, likelihoods: Sequence[float] | None) -> dict[str, float]:
         """What an answer is worth, 0 to 1 by the name of the metric."""
@@ -52,7 +55,7 @@ class _Request:
 class _Known:
     """What is already measured or known of the question at hand, whoever asked first.
 
-    target_s: by engine, seconds of the question's part of the target's prompt. drafter: what the drafter's
+    target_s: by engine, seconds of the target's prompt. drafter: what the drafter's
     prompt took, and passages: what was found in how many seconds, by engine and choice of passages. likelihoods: of
     the choices, by engine, where the target alone decides.
     """
@@ -63,6 +66,14 @@ class _Known:
     likelihoods: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
 
+class Clocks:
+    """A clock for each role of each engine, for all of a run."""
+
+    def __init__(self, engines: Iterable[str]) -> None:
+        self.target = {name: PromptClock() for name in engines}
+        self.drafter = {name: PromptClock() for name in engines}
+
+
 class Asker:
     """Asks the questions of one part. engines: by what a method calls the one that it wants.
 
@@ -70,11 +81,11 @@ class Asker:
     was asked first.
     """
 
-    def __init__(self, engines: Mapping[str, RapidEngine], options: EvalOptions, part: Part) -> None:
+    def __init__(self, engines: Mapping[str, RapidEngine], options: EvalOptions, part: Part, clocks: Clocks) -> None:
         self._engines = engines
         self._options = options
         self._part = part
-        self._document_s: dict[str, float] = {}
+        self._clocks = clocks
         self._question: Question | None = None
         self._known = _Known()
 
@@ -113,6 +124,8 @@ class Asker:
             results.append(self._answer_alone(request, results[0].text))
         first, last = results[0], results[-1]
         likelihoods = self._likelihoods(request, first.stats.eta) if question.choices else None
+        known = len(scorer.notes)
+        scores = scorer.score(question, last.text, likelihoods)
         answer = Answer(
             **named,
             text=last.text,
@@ -124,8 +137,8 @@ class Asker:
             drafter_prompt_tokens=first.stats.drafter_prompt_tokens if request.by_target else first.usage.prompt_tokens,
             likelihoods=likelihoods,
             eta=first.stats.eta,
-            scores=scorer.score(question, last.text, likelihoods),
-            notes=_notes(results),
+            scores=scores,
+            notes=(*_notes(results), *scorer.notes[known:]),
         )
         # The engine counts the choice of an eta that sets itself as reading by the drafter.
         chosen_s = first.stats.draft_prefill_s if setting.eta == "auto" else 0.0
@@ -167,32 +180,38 @@ class Asker:
 
     def _prefill(self, request: _Request) -> Stats:
         """Both prompts, read: what that took the first who needed them."""
-        question, engine = request.question, METHODS[request.setting.method].engine
-        prefill_s = 0.0
+        engine, prefill_s = METHODS[request.setting.method].engine, 0.0
         if request.by_target:
-            plain = replace(request, context=question.context, speculation=Speculation.off())
-            if engine not in self._document_s:
-                self._document_s[engine] = self._read(plain).prefill_s
             if engine not in self._known.target_s:
-                self._known.target_s[engine] = self._read(plain).prefill_s
-            prefill_s = self._document_s[engine] + self._known.target_s[engine]
+                plain = replace(request, context=request.question.context, speculation=Speculation.off())
+                clock = self._clocks.target[engine]
+                self._known.target_s[engine] = clock.whole(self._read(plain, clock, "prefill").prefill_s)
+            prefill_s = self._known.target_s[engine]
         if not request.speculation.retrieves:
             return Stats(prefill_s=prefill_s)
         key = _choice(request.setting)
         if key not in self._known.drafter:
-            found = self._read(request)
-            if not request.by_target:
-                found = replace(found, draft_prefill_s=found.prefill_s)
-            self._known.drafter[key] = found
+            clock = self._clocks.drafter[engine]
+            if request.by_target:
+                # An eta that sets itself would add what it takes to that of settings without one.
+                fixed = replace(request.speculation, eta=0.0)
+                found = self._read(replace(request, speculation=fixed), clock, "draft prefill")
+                seconds = found.draft_prefill_s
+            else:
+                found = self._read(request, clock, "prefill")
+                seconds = found.prefill_s
+            self._known.drafter[key] = replace(found, draft_prefill_s=clock.whole(seconds))
         return replace(self._known.drafter[key], prefill_s=prefill_s)
 
-    def _read(self, request: _Request) -> Stats:
+    def _read(self, request: _Request, clock: PromptClock, stage: str) -> Stats:
+        clock.begin(stage)
         return request.engine.prefill(
             request.question.messages,
             context=request.context,
             sampling=request.sampling,
             speculation=request.speculation,
             fit=self._options.fit,
+            progress=clock,
         )
 
     def _generate(self, request: _Request, messages: Sequence[Message]) -> Result:

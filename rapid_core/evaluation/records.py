@@ -109,9 +109,9 @@ class Answer:
 class Measurement:
     """What an answer took; seconds of wall clock, counts of tokens.
 
-    prefill_s: reading of the target's whole prompt, the document included, as the first answer
-    about it found it: measured once a document and once a question, and the same for all settings that read
-    it. draft_prefill_s: of the drafter's prompt. decode_s: first token to last. Rounds, drafted and
+    prefill_s: reading of the target's whole prompt, the document included, and draft_prefill_s of the
+    drafter's: measured once a question, and the same for all settings that read it. What a cache held
+    has the seconds that it took when it was read. decode_s: first token to last. Rounds, drafted and
     accepted as in `Stats`.
     """
 
