@@ -151,6 +151,14 @@ def test_what_is_right_depends_on_the_metric(metric, right):
         assert partition.shares[False, False, True].value == pytest.approx(right / 3)
 
 
+def test_rapid_without_a_score_of_the_main_metric_is_in_no_partition():
+    others = {"exact_match": 1.0}
+    answers = [answer_of(f"q{n}", setting, 1.0, document=f"d{n}") for n in range(3) for setting in (LC, RAG)]
+    answers += [answer_of(f"q{n}", RAPID, document=f"d{n}", scores=others) for n in range(3)]
+    found = comparison_of(answers)
+    assert found.partitions == () and found.scores["f1"][LC].mean.value == 1.0
+
+
 def test_rapid_stands_beside_the_rag_that_reads_the_same_passages():
     near, far = replace(RAG, retrieved_tokens=512), replace(RAG, retrieved_tokens=1024)
     rapid = [replace(RAPID, retrieved_tokens=tokens) for tokens in (512, 1024, 2048)]

@@ -9,7 +9,7 @@ import numpy as np
 
 from rapid_core.evaluation.pairing import Compared
 from rapid_core.evaluation.records import Setting
-from rapid_core.evaluation.scores import scored
+from rapid_core.evaluation.scores import has_score, scored
 from rapid_core.evaluation.statistics import Estimate, bootstrap
 
 RAPID_METHODS = ("rapid", "rapid-upward")
@@ -60,7 +60,9 @@ def partitions(compared: Compared, metric: str, *, seed: int) -> list[Partition]
         if right is None or rapid.method not in RAPID_METHODS or lc is None or rag is None:
             continue
         own = [compared.answers[setting] for setting in (lc, rag, rapid)]
-        if not within or not all(within[0].question in answers for answers in own):
+        # A setting without any score of the metric was not waited for: it may have answers all the same.
+        first = [answers.get(within[0].question) for answers in own] if within else [None]
+        if any(answer is None or not has_score(answer, metric) for answer in first):
             continue
         # correct: [questions, 3], whether lc, rag and RAPID were right.
         correct = np.array([[answers[a.question].scores[metric] >= right for answers in own] for a in within])
