@@ -72,8 +72,8 @@ class ScatteredDialogue(SelectedQuestions):
             self.notes.append("Words stand for tokens, since nothing is given to count tokens with.")
         if self._judge is None:
             self.notes.append(
-                f"No judge is given for {NAME!r}: answers are compared with references by ROUGE-L-Sum alone. They are "
-                "kept, and can be judged later."
+                f"No judge is given for {NAME!r}: answers are compared with references by ROUGE-L-Sum alone, and kept "
+                "in the file of answers."
             )
         else:
             self.metrics = {"judge": f"judge's score, in percent of {HIGHEST}", **self.metrics}
