@@ -165,9 +165,12 @@ def test_an_interrupted_run_reports_what_it_has_and_goes_on_to_the_same_file(who
         status, out, err = run_eval(*words, "--out", tmp_path)
     found = json.loads(out.splitlines()[-1])
     assert status == 130 and found["complete"] is False and found["answers"] == 14
-    assert "the same command goes on from here" in err and (tmp_path / "report.html").is_file()
+    unfinished = "This run is not at its end: 14 of"
+    assert "the same command goes on from here" in err
+    assert all(unfinished in (tmp_path / name).read_text() for name in ("report.html", "report.md"))
     status, out, _ = run_eval(*words, "--out", tmp_path)
     assert status == 0 and json.loads(out.splitlines()[-1])["complete"] is True
+    assert unfinished not in (tmp_path / "report.md").read_text()
     assert (tmp_path / "answers.jsonl").read_bytes() == (whole[3] / "answers.jsonl").read_bytes()
 
 

@@ -8,7 +8,7 @@ import pytest
 from run_helpers import options
 
 from rapid_core import OptionError, Speculation
-from rapid_core.evaluation import methods
+from rapid_core.evaluation import methods, shares
 from rapid_core.evaluation.methods import METHODS
 from rapid_core.evaluation.options import EvalOptions
 from rapid_core.evaluation.records import Setting
@@ -30,6 +30,11 @@ RAPID = {"eta": 7.0, "gamma": 4}
 )
 def test_each_method_decodes_as_it_is_described(setting, speculation):
     assert METHODS[setting.method].speculation(setting, 8000) == speculation
+
+
+def test_the_report_knows_from_the_methods_which_of_them_are_rapid_and_which_are_lossless():
+    assert shares.RAPID_METHODS == ("rapid", "rapid-upward")
+    assert shares.LOSSLESS_METHODS == ("sd", "magicdec", "lookup")
 
 
 @pytest.mark.parametrize(("document_tokens", "window"), [(131_072, 4096), (16_384, 512), (8192, 256), (100, 256)])

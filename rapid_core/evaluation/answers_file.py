@@ -226,6 +226,11 @@ def _plain(found: object) -> Any:
 
 def _differences(part: str, before: Any, now: Any) -> Iterator[tuple[str, str, str]]:
     """What differs, by name, as a reader of JSON would see it."""
+    if part == "questions":
+        # Two hashes tell nobody anything.
+        if before != now:
+            yield "what is asked, its documents included,", "of other data", "not the same"
+        return
     if not isinstance(before, dict) or not isinstance(now, dict):
         if before != now:
             yield part, json.dumps(before), json.dumps(now)

@@ -14,14 +14,23 @@ class Method(ABC):
 
     name: what it is called on the command line and in the report. place: in the list of methods.
     uses: options of a `Setting` that it has a use for. engine: which drafter it wants, the run's own
-    or the one of `--upward-drafter`. reads_document: whether the target reads the document.
-    drafter_reads: what stands in the drafter's prompt.
+    or the one of `--upward-drafter`.
     """
 
     name: ClassVar[str]
     place: ClassVar[int]
     uses: ClassVar[frozenset[str]] = frozenset()
     engine: ClassVar[Literal["drafter", "upward"]] = "drafter"
+
+    @property
+    def transfers(self) -> bool:
+        """Whether it is RAPID itself: an eta can be told."""
+        return "eta" in self.uses
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether it drafts and leaves the choice to the target."""
+        return "gamma" in self.uses and not self.transfers
 
     @abstractmethod
     def speculation(self, setting: Setting, document_tokens: int) -> Speculation:

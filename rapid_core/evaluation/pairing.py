@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from rapid_core.errors import InputError
+from rapid_core.evaluation.methods import METHODS
 from rapid_core.evaluation.records import Answer, Setting
 
-# The order in which a reader meets the methods; others come behind, by name.
-METHODS = ("lc", "rag", "sd", "magicdec", "lookup", "rapid", "rapid-upward")
+# The order in which a reader meets the methods; those that are no more come behind, by name.
+_ORDER = tuple(METHODS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,7 @@ def compared(answers: Iterable[Answer]) -> dict[str, list[Compared]]:
 
 def order(setting: Setting) -> tuple[object, ...]:
     """By method, then by each option."""
-    method = METHODS.index(setting.method) if setting.method in METHODS else len(METHODS)
+    method = _ORDER.index(setting.method) if setting.method in METHODS else len(METHODS)
     options = (setting.eta, setting.gamma, setting.retrieved_tokens, setting.context_tokens)
     return method, setting.method, setting.unrelated, *map(place, options)
 

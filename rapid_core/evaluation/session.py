@@ -74,7 +74,12 @@ def report(folder: Path, console: Console) -> dict[str, Any]:
             f"the {RUN} of a run has {', '.join(TOLD)}, got none of {', '.join(missing)}; restore the file"
         )
     told = {name: value for name, value in description.items() if name not in NOT_TOLD}
-    found = summarize(answers, read_measurements(folder), description["tasks"], notes=description["notes"])
+    notes = list(description["notes"])
+    if len(answers) < description["answers"]:
+        notes.insert(
+            0, f"This run is not at its end: {len(answers):,} of {description['answers']:,} answers are there."
+        )
+    found = summarize(answers, read_measurements(folder), description["tasks"], notes=notes)
     write_html(found, told, folder / "report.html")
     write_markdown(found, told, folder / "report.md")
     print_summary(found, console)

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rapid_core.evaluation.methods import METHODS
 from rapid_core.evaluation.pairing import Compared
 from rapid_core.evaluation.records import Setting
 from rapid_core.evaluation.scores import has_score, scored
 from rapid_core.evaluation.statistics import Estimate, bootstrap
 
-RAPID_METHODS = ("rapid", "rapid-upward")
+RAPID_METHODS = tuple(name for name, method in METHODS.items() if method.transfers)
 # Methods whose answers are the target's own; others are where eta is 0.
-LOSSLESS_METHODS = ("sd", "magicdec", "lookup")
+LOSSLESS_METHODS = tuple(name for name, method in METHODS.items() if method.is_lossless)
 # From which score an answer is right. ROUGE and judges know no right and wrong.
 THRESHOLDS = {"exact_match": 1.0, "f1": 0.5}
 
