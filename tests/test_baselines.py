@@ -49,7 +49,8 @@ def test_greedy_answers_are_the_targets_own_whoever_drafts_without_transfer(engi
     asked = Speculation(**{"eta": 0.0, **options}, gamma=gamma)
     drafted = engine.generate(QUESTION, context=DOCUMENT, sampling=SHORT, speculation=asked)
     assert drafted.token_ids == plain.token_ids
-    assert drafted.stats.drafted > 0
+    # Whether drafting pays is the pacer's to say, by the clock.
+    assert drafted.stats.drafted > 0 or gamma == "auto"
 
 
 def test_a_streaming_cache_that_holds_everything_drafts_what_the_target_says(engine):
