@@ -221,29 +221,15 @@ class AlonePreparer(Preparer):
     def __init__(self, planner: Planner, drafter: Reader, *, encoder_device: str) -> None:
         super().__init__(planner, drafter, drafter, encoder_device=encoder_device)
 
-    def plan(self, task: Task, sampling: Sampling, speculation: Speculation, fit: Fit, on_progress: OnProgress) -> Plan:  # noqa: ARG002
+    def _plan_target(self, task: Task, sampling: Sampling, fit: Fit, on_progress: OnProgress) -> Plan:  # noqa: ARG002
         """The one prompt that there is; `fit` is about what a target reads."""
-        return self._planner.plan_drafter_alone(
-            task, reserve=sampling.max_new_tokens, speculation=speculation, on_progress=on_progress
-        )
+        return self._planner.plan_drafter_alone(task, reserve=sampling.max_new_tokens, on_progress=on_progress)
 
-    def prepare(
-        self,
-        task: Task,
-        sampling: Sampling,
-        speculation: Speculation,
-        fit: Fit,
-        on_progress: OnProgress,
-        *,
-        reserve: int,
-        drafter_may_wait: bool = False,
-    ) -> Prepared:
-        """Plan a request and prefill the drafter."""
-        prepared = Prepared(
-            self.plan(task, sampling, speculation, fit, on_progress), speculation, drafter_may_wait=drafter_may_wait
-        )
+    def _plan_drafter(self, plan: Plan, sampling: Sampling, speculation: Speculation, on_progress: OnProgress) -> None:
+        """Nobody drafts for it."""
+
+    def _read(self, prepared: Prepared, sampling: Sampling, reserve: int, on_progress: OnProgress) -> None:  # noqa: ARG002
         self._prefill_target(prepared, reserve, on_progress)
-        return prepared
 
 
 def pays_side_by_side(target: torch.device, drafter: torch.device, encoder: torch.device) -> bool:

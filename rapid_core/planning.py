@@ -87,16 +87,18 @@ class Planner:
             self._plan_same_prompt(plan, drafts_without_context)
         plan.retrieval_s += time.perf_counter() - started
 
-    def plan_drafter_alone(
-        self, task: Task, *, reserve: int, speculation: Speculation, on_progress: OnProgress
-    ) -> Plan:
+    def plan_drafter_alone(self, task: Task, *, reserve: int, on_progress: OnProgress) -> Plan:
         """What the drafter reads where it answers by itself, as the prompt of whoever answers.
 
         Raises `PromptTooLongError` where it does not fit the drafter's window.
         """
         plan = self._unread(task)
         self.plan_drafter(
-            plan, reserve=reserve, speculation=speculation, drafts_without_context=True, on_progress=on_progress
+            plan,
+            reserve=reserve,
+            speculation=Speculation.retrieved_alone(),
+            drafts_without_context=True,
+            on_progress=on_progress,
         )
         ids = plan.prompts.drafter_ids
         if ids is None:

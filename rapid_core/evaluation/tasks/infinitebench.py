@@ -5,6 +5,7 @@ Source of format, lengths and metrics: OpenBMB/InfiniteBench; of the temperature
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ LETTER = "One of these options is right, by the book above. Answer with its lett
 SUMMARIZE = "Summarize the book above."
 
 
-class _BookQuestions(BenchmarkQuestions):
+class _BookQuestions(BenchmarkQuestions, ABC):
     """Questions about the books of a file, each of which is kept once however many lines hold it."""
 
     name: str
@@ -37,8 +38,9 @@ class _BookQuestions(BenchmarkQuestions):
         found, notes = read_lines(path, lambda line: [self._read(line)], skip_bad=options.skip_bad, key=_id)
         super().__init__(self.name, found, notes, options)
 
+    @abstractmethod
     def _read(self, line: Line) -> Question:
-        raise NotImplementedError
+        """The question of a line."""
 
     def _question(self, line: Line, asks: str, instruction: str, **fields: Any) -> Question:
         text = line.text("context")
