@@ -218,15 +218,20 @@ def test_question_and_options_stand_behind_the_text_in_one_user_message(data_jso
     assert '"The correct answer is (X)"' in shown(question)
     assert question.context == LongContext(BOOK, query=listed)
     assert (question.choices, question.right) == (("Ants", "Bees", "Wasps", "Moths"), 1)
-    assert (question.temperature, question.max_new_tokens, question.second) == (0.1, 128, "")
+    assert (question.temperature, question.max_new_tokens, question.second) == (0.1, 128, None)
 
 
 def test_a_chain_of_thought_is_followed_by_a_second_question(data_json):
     task = load("longbench-v2-cot", data_json)
     question = task.questions()[0]
     assert "step by step" in shown(question) and "The correct answer is" not in shown(question)
-    assert "The correct answer is (X)" in question.second
-    assert (question.temperature, question.max_new_tokens, question.second_max_new_tokens) == (0.1, 1024, 128)
+    assert (question.temperature, question.max_new_tokens, question.second.max_new_tokens) == (0.1, 1024, 128)
+    # Its own message has everything but the text.
+    asks = question.second.message("Ada sold honey.")
+    listed = "What did Ada keep?\n\n(A) Ants\n(B) Bees\n(C) Wasps\n(D) Moths"
+    assert asks.role == "user" and BOOK not in asks.content and "too long to be shown" in asks.content
+    assert f"\n\n{listed}\n\nThoughts: Ada sold honey.\n\n" in asks.content
+    assert asks.content.endswith('"The correct answer is (X)"')
     # There are no likelihoods of options behind thoughts.
     assert question.choices == () and question.right == 1
     assert task.score(question, "The correct answer is (B)", None) == {"accuracy_letter": 1.0, "letter_found": 1.0}

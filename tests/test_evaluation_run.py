@@ -24,7 +24,7 @@ from run_helpers import (
 from rapid_core import InputError, LongContext, OptionError, Sampling, Speculation
 from rapid_core.evaluation.answers_file import RunFolder, read_answers, read_measurements
 from rapid_core.evaluation.asking import seed_of
-from rapid_core.evaluation.records import Setting
+from rapid_core.evaluation.records import SecondCall, Setting
 
 LOSSLESS = ("lc", "sd", "magicdec", "lookup")
 # Everything that a run can compare, on one engine.
@@ -44,7 +44,8 @@ def choices(**given):
 
 
 def reasoning(**given):
-    return about_documents("reasoning", second="Now the city alone.", second_max_new_tokens=5, questions=1, **given)
+    second = SecondCall(before="You thought: ", after=" Now the city alone.", max_new_tokens=5)
+    return about_documents("reasoning", second=second, questions=1, **given)
 
 
 # ------------------------------------------------------------------------------------------ answers
@@ -161,15 +162,27 @@ def test_what_a_score_lacks_is_told_with_the_answer(engines, tmp_path):
         assert answer.notes == (f"An answer to {answer.question!r} is not judged.",)
 
 
-def test_a_second_call_asks_behind_the_first_answer_and_its_text_counts(engines, tmp_path):
+def test_a_second_call_asks_the_model_that_reasoned_without_the_document_and_its_text_counts(engines, tmp_path):
     task = reasoning()
     question = task.questions()[0]
-    answers = by_setting(made_run(tmp_path, [task], options(methods="lc"), engines))
-    plain = by_setting(made_run(tmp_path / "plain", [about_documents("reasoning")], options(methods="lc"), engines))
-    answer = answers[question.id, "lc"]
-    assert answer.reasoning == plain[question.id, "lc"].text
-    assert answer.text != answer.reasoning and answer.tokens > plain[question.id, "lc"].tokens
-    assert answer.scores == task.score(question, answer.text, None)
+    methods = ("lc", "rag", "sd", "rapid")
+    asked = options(methods=methods, eta=1000.0, gamma=3)
+    answers = made_run(tmp_path, [task], asked, engines)
+    plain = by_setting(made_run(tmp_path / "plain", [about_documents("reasoning")], asked, engines))
+    engine = engines["drafter"]
+    for answer in answers[: len(methods)]:
+        reasoned = plain[question.id, answer.setting.label]
+        by_drafter = answer.setting.method == "rag"
+        alone = engine.generate(
+            f"You thought: {reasoned.text} Now the city alone.",
+            sampling=Sampling(max_new_tokens=5),
+            speculation=Speculation.retrieved_alone() if by_drafter else Speculation.off(),
+        )
+        assert (answer.reasoning, answer.text) == (reasoned.text, alone.text)
+        assert answer.tokens == reasoned.tokens + alone.usage.completion_tokens
+        assert answer.scores == task.score(question, alone.text, None)
+        # What the engine says of the second call is what it says of any without a text.
+        assert answer.notes == reasoned.notes
 
 
 # ------------------------------------------------------------------------------------- measurements

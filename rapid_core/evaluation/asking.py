@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from rapid_core.config import Sampling, Speculation
-from rapid_core.context import query_of
 from rapid_core.datatypes import Chunk, LongContext, LongHistory, Message, Result, Stats
 from rapid_core.engine import RapidEngine
 from rapid_core.errors import InputError, ModelOutputError, NotEnoughMemoryError, RetrievalError
@@ -18,7 +17,7 @@ from rapid_core.evaluation.methods import METHODS
 from rapid_core.evaluation.options import EvalOptions
 from rapid_core.evaluation.plan import Part
 from rapid_core.evaluation.prompt_clock import PromptClock
-from rapid_core.evaluation.records import Answer, Measurement, Question, Setting
+from rapid_core.evaluation.records import Answer, Measurement, Question, SecondCall, Setting
 from rapid_core.planning import SPECULATION_OFF
 
 # What is wrong with one question, and says nothing of the others.
@@ -120,8 +119,8 @@ class Asker:
         )
         read = self._prefill(request)
         results = [self._generate(request, question.messages)]
-        if question.second:
-            results.append(self._answer_alone(request, results[0].text))
+        if question.second is not None:
+            results.append(self._answer_alone(request, question.second, results[0].text))
         first, last = results[0], results[-1]
         likelihoods = self._likelihoods(request, first.stats.eta) if question.choices else None
         known = len(scorer.notes)
@@ -129,7 +128,7 @@ class Asker:
         answer = Answer(
             **named,
             text=last.text,
-            reasoning=first.text if question.second else "",
+            reasoning=first.text if question.second is not None else "",
             finish_reason=last.finish_reason,
             tokens=sum(result.usage.completion_tokens for result in results),
             # Where the drafter answers by itself, its prompt is the only one.
@@ -223,14 +222,15 @@ class Asker:
             fit=self._options.fit,
         )
 
-    def _answer_alone(self, request: _Request, reasoning: str) -> Result:
-        """The second call of chain of thought; the drafter keeps the passages of the question."""
-        question, context = request.question, request.context
-        if isinstance(context, LongContext) and not context.query:
-            context = replace(context, query=query_of(question.messages))
-        sampling = replace(request.sampling, max_new_tokens=question.second_max_new_tokens)
-        messages = (*question.messages, Message("assistant", reasoning), Message("user", question.second))
-        return self._generate(replace(request, context=context, sampling=sampling), messages)
+    def _answer_alone(self, request: _Request, second: SecondCall, reasoning: str) -> Result:
+        """The second call of chain of thought, by the model that answered: without a document nothing drafts."""
+        alone = replace(
+            request,
+            context=None,
+            speculation=Speculation.off() if request.by_target else request.speculation,
+            sampling=replace(request.sampling, max_new_tokens=second.max_new_tokens),
+        )
+        return self._generate(alone, [second.message(reasoning)])
 
     def _likelihoods(self, request: _Request, eta: float | None) -> tuple[float, ...]:
         """Log-likelihood of each choice; where the target alone decides it is read once.

@@ -10,6 +10,22 @@ from rapid_core.datatypes import LongContext, LongHistory, Message
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SecondCall:
+    """How chain of thought asks for the answer alone: in one message, without the document.
+
+    before, after: what stands on either side of the reasoning.
+    """
+
+    before: str
+    after: str
+    max_new_tokens: int = 128
+
+    def message(self, reasoning: str) -> Message:
+        """What is asked behind `reasoning`."""
+        return Message("user", f"{self.before}{reasoning}{self.after}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
     """One question of a task, ready for an engine.
 
@@ -18,8 +34,7 @@ class Question:
     the context. references: gold answers or reference texts. choices: of a multiple-choice
     question, whose right one is `choices[right]`. evidence: characters of the context in which the
     answer stands, where that is known. groups: what the results are told apart by, "easy" or
-    "short". second: for chain of thought: the text of a further user message, behind the first
-    answer, that asks for the answer alone.
+    "short". second: for chain of thought, whose first answer is the reasoning.
     """
 
     id: str
@@ -35,8 +50,7 @@ class Question:
     groups: tuple[str, ...] = ()
     max_new_tokens: int = 32
     temperature: float = 0.0
-    second: str = ""
-    second_max_new_tokens: int = 128
+    second: SecondCall | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from rapid_core.datatypes import LongContext, Message
-from rapid_core.evaluation.records import Question
+from rapid_core.evaluation.records import Question, SecondCall
 from rapid_core.evaluation.tasks.benchmark import BenchmarkQuestions, benchmark_file, document_name
 from rapid_core.evaluation.tasks.lines import Line, read_lines
 from rapid_core.evaluation.tasks.multiple_choice import METRICS, score_choice
@@ -25,7 +25,8 @@ TEMPERATURE = 0.1
 _FORM = 'Write one sentence of this form and nothing else, with a letter for X: "The correct answer is (X)"'
 AT_ONCE = f"Which of the four options is right? {_FORM}"
 STEP_BY_STEP = "Which of the four options is right? Think step by step before you decide."
-DECIDE = f"Which single option is most likely right, by what you just wrote? {_FORM}"
+WITHOUT_TEXT = "This is a question about a text that is too long to be shown here."
+DECIDE = f"Which single option is most likely right, by these thoughts? {_FORM}"
 
 # The form that was asked for comes before the one without brackets, wherever they stand.
 _STATED = (re.compile(r"The correct answer is \(([A-D])\)"), re.compile(r"The correct answer is ([A-D])"))
@@ -34,8 +35,8 @@ _STATED = (re.compile(r"The correct answer is \(([A-D])\)"), re.compile(r"The co
 class LongBenchV2(BenchmarkQuestions):
     """Scores the letter that an answer states in the form that was asked for, and the most likely option.
 
-    chain_of_thought: 1,024 tokens to think in, then a second question for the letter, and no likelihoods. That
-    question goes on with the conversation; the benchmark asks it without the text. An answer in another
+    chain_of_thought: 1,024 tokens to think in, then a second call for the letter, which shows question, options
+    and thoughts but not the text, as the benchmark's does, and no likelihoods. An answer in another
     form is wrong, as in the benchmark, and `letter_found` tells it apart.
     """
 
@@ -79,6 +80,7 @@ def _read(line: Line, task: str, chain_of_thought: bool) -> Question:
     text = line.text("context").strip()
     listed = "\n".join(f"({letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=True))
     instruction = STEP_BY_STEP if chain_of_thought else AT_ONCE
+    second = SecondCall(before=f"{WITHOUT_TEXT}\n\n{asks}\n\n{listed}\n\nThoughts: ", after=f"\n\n{DECIDE}")
     return Question(
         id=f"{task}/{line.text('_id')}",
         task=task,
@@ -92,6 +94,5 @@ def _read(line: Line, task: str, chain_of_thought: bool) -> Question:
         groups=(line.one_of("difficulty", DIFFICULTIES), line.one_of("length", LENGTHS)),
         max_new_tokens=1024 if chain_of_thought else 128,
         temperature=TEMPERATURE,
-        second=DECIDE if chain_of_thought else "",
-        second_max_new_tokens=128,
+        second=second if chain_of_thought else None,
     )
