@@ -253,7 +253,7 @@ class DrafterPlanner:
         """Take `ids` as the drafter's prompt, if it has a passage; missing: what has none in it, and why."""
         if not plan.retrieved:
             reasons = [why if len(missing) == 1 else f"of {what}, {why}" for what, why in missing.items()]
-            plan.notes.append("no drafter: " + "; ".join(reasons))
+            plan.no_drafter = "; ".join(reasons)
             return
         plan.notes += [f"the drafter reads nothing of {what}: {why}" for what, why in missing.items()]
         if len(ids) >= self._drafter_window:

@@ -18,7 +18,8 @@ class Plan:
     task: with the text that several documents make, once it is known which of them are read.
     document_tokens, history_tokens: of what the drafter's passages are chosen from. retrieved: of the
     last of all `retrievals`. bare: the drafter's messages without any passages. again_tokens: of the
-    answer, from one retrieval to the next; 0 where the first one is all.
+    answer, from one retrieval to the next; 0 where the first one is all. no_drafter: why the drafter has no
+    prompt although it was asked for, "" where it has one.
     """
 
     task: Task
@@ -30,5 +31,6 @@ class Plan:
     retrievals: int = 0
     again_tokens: int = 0
     left_out: tuple[str, ...] = ()
+    no_drafter: str = ""
     retrieval_s: float = 0.0
     notes: list[str] = field(default_factory=list)

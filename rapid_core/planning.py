@@ -80,11 +80,14 @@ class Planner:
 
         Raises `PromptTooLongError` where the chunks of the caller do not fit.
         """
-        started = time.perf_counter()
         if not speculation.retrieves:
             plan.notes.append(WITHOUT_PASSAGES[speculation.drafter] if speculation.enabled else SPECULATION_OFF)
-        elif not self._drafter_planner.plan(plan, self._drafter_reserve(reserve), on_progress):
+            return
+        started = time.perf_counter()
+        if not self._drafter_planner.plan(plan, self._drafter_reserve(reserve), on_progress):
             self._plan_same_prompt(plan, drafts_without_context)
+        if plan.no_drafter:
+            plan.notes.append(f"no drafter: {plan.no_drafter}")
         plan.retrieval_s += time.perf_counter() - started
 
     def plan_drafter_alone(self, task: Task, *, reserve: int, on_progress: OnProgress) -> Plan:
@@ -92,17 +95,13 @@ class Planner:
 
         Raises `PromptTooLongError` where it does not fit the drafter's window.
         """
-        plan = self._unread(task)
-        self.plan_drafter(
-            plan,
-            reserve=reserve,
-            speculation=Speculation.retrieved_alone(),
-            drafts_without_context=True,
-            on_progress=on_progress,
-        )
+        plan, started = self._unread(task), time.perf_counter()
+        self._drafter_planner.plan(plan, self._drafter_reserve(reserve), on_progress)
+        if plan.no_drafter:
+            plan.notes.append(f"the drafter answers without passages: {plan.no_drafter}")
+        plan.retrieval_s = time.perf_counter() - started
         ids = plan.prompts.drafter_ids
         if ids is None:
-            plan.notes.append("the drafter answers without passages")
             ids = self._drafter_prompter.encode(plan.bare or task.messages, task.tools)
             if len(ids) >= self._drafter_window:
                 raise PromptTooLongError(
@@ -180,13 +179,13 @@ class Planner:
     def _plan_same_prompt(self, plan: Plan, drafts_without_context: bool) -> None:
         """Where nothing is left out the drafter reads what the target does, if that pays."""
         if not drafts_without_context:
-            plan.notes.append("no drafter: without a long text a model gains nothing by drafting for itself")
+            plan.no_drafter = "without a long text a model gains nothing by drafting for itself"
             return
         ids = self._drafter_prompter.encode(plan.task.messages, plan.task.tools)
         if len(ids) >= self._drafter_window:
-            plan.notes.append(
-                f"no drafter: the prompt of {len(ids):,} tokens does not fit the drafter's "
-                f"window of {self._drafter_window:,}, and no long text in it could be shortened"
+            plan.no_drafter = (
+                f"the prompt of {len(ids):,} tokens does not fit the drafter's window of {self._drafter_window:,}, and "
+                "no long text in it could be shortened"
             )
         else:
             plan.prompts = replace(plan.prompts, drafter_ids=ids)
