@@ -5,25 +5,26 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-from rapid_core.config import Fit, Sampling, Speculation, check_fit
+from rapid_core.config import Sampling, Speculation
 from rapid_core.constrained import Grammars, Matcher
 from rapid_core.constraint import Constraint
-from rapid_core.context import Context, Task, read_context, read_messages
-from rapid_core.datatypes import Chunk, Delta, LongContext, LongHistory, Message, PromptPair, Stats, Usage
+from rapid_core.context import Task
+from rapid_core.datatypes import Chunk, Delta, PromptPair, Stats, Usage
 from rapid_core.decoder import Counts, Decoder
 from rapid_core.document_keeper import DocumentKeeper
 from rapid_core.drafting import RagDrafter, WaitingPrompt
-from rapid_core.errors import InputError, OptionError, PromptTooLongError
+from rapid_core.errors import InputError, PromptTooLongError
 from rapid_core.first_token import Prepared, Preparer
 from rapid_core.history import find_task
 from rapid_core.likelihood import Likelihoods
 from rapid_core.loading import LoadedModel
 from rapid_core.lookup import NgramIndex
-from rapid_core.pacing import MOST_LOOKED_UP, CostTable, Pacer
+from rapid_core.pacing import CostTable, Pacer
 from rapid_core.prompts import ChatPrompter
+from rapid_core.request import Progress, Request
 from rapid_core.runner import ModelRunner
 from rapid_core.sampling import Sampler
 from rapid_core.second_retrieval import SecondRetrieval
@@ -31,11 +32,8 @@ from rapid_core.streaming import TextStream
 from rapid_core.streaming_llm import StreamingRunner
 from rapid_core.tool_grammar import constraint_with_tools
 from rapid_core.tool_parsing import ToolCallStream
-from rapid_core.tool_use import Tool, ToolUse
 from rapid_core.vocabulary import SAME_VOCABULARY, Vocabulary
 
-Prompt = str | Sequence[Message]
-Progress = Callable[[str, int, int], None]
 IsCancelled = Callable[[], bool]
 
 
@@ -51,10 +49,6 @@ class _ProgressError(BaseException):
         self.error = error
 
 
-def _silent(stage: str, done: int, total: int) -> None:
-    """Report progress to nobody."""
-
-
 def _carried(progress: Progress) -> Progress:
     """A progress callback whose errors come as `_ProgressError`."""
 
@@ -65,60 +59,6 @@ def _carried(progress: Progress) -> Progress:
             raise _ProgressError(error) from error
 
     return report
-
-
-@dataclass(frozen=True)
-class Request:
-    """A checked request."""
-
-    messages: tuple[Message, ...]
-    context: LongContext | LongHistory | None
-    sampling: Sampling
-    speculation: Speculation
-    fit: Fit
-    tools: ToolUse
-    progress: Progress
-
-    @classmethod
-    def of(
-        cls,
-        prompt: Prompt,
-        context: Context | None,
-        sampling: Sampling | None,
-        speculation: Speculation | None,
-        fit: Fit,
-        tools: Sequence[Tool] | ToolUse,
-        progress: Progress | None,
-    ) -> Request:
-        """Check what a caller asks; raises `InputError` and `OptionError`."""
-        check_fit(fit)
-        for name, value, kind in (("sampling", sampling, Sampling), ("speculation", speculation, Speculation)):
-            if value is not None and not isinstance(value, kind):
-                raise OptionError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
-        if progress is not None and not callable(progress):
-            raise OptionError(f"progress must be callable, got {type(progress).__name__}")
-        messages = read_messages(prompt)
-        given = read_context(context, fit) if context is not None else None
-        return cls(
-            messages,
-            given,
-            sampling or Sampling(),
-            speculation or Speculation(),
-            fit,
-            ToolUse.of(tools),
-            progress or _silent,
-        )
-
-
-def _drafter_may_wait(speculation: Speculation) -> bool:
-    """Without transfer it may turn out that nobody needs the drafter's drafts, nor its prompt."""
-    return speculation.gamma == "auto" and not speculation.transfers
-
-
-def _reserve(request: Request) -> int:
-    """Tokens to come behind either prompt: the answer, and the drafts of one round."""
-    gamma = request.speculation.gamma
-    return request.sampling.max_new_tokens + (MOST_LOOKED_UP if gamma == "auto" else gamma) + 1
 
 
 class Answerer:
@@ -208,7 +148,7 @@ class Answerer:
             request.speculation,
             request.fit,
             progress,
-            reserve=_reserve(request),
+            reserve=request.reserve,
             drafter_may_wait=drafter_may_wait,
         )
         if self._keeper is not None:
@@ -229,7 +169,7 @@ class Answerer:
             report(stage, done, total)
 
         try:
-            prepared = self._prepare(request, progress, drafter_may_wait=_drafter_may_wait(request.speculation))
+            prepared = self._prepare(request, progress, drafter_may_wait=request.drafter_may_wait)
         except _CancelledError:
             yield Delta("", finish_reason="cancelled", usage=Usage(), stats=Stats())
             return
@@ -332,7 +272,7 @@ class Answerer:
         progress: Progress,
         is_cancelled: IsCancelled,
     ) -> Decoder:
-        prompts, size, reserve = prepared.plan.prompts, self._target.vocab_size, _reserve(request)
+        prompts, size, reserve = prepared.plan.prompts, self._target.vocab_size, request.reserve
         index, pacer = self._pacing(request.sampling, prepared)
         drafter = again = None
         if self._drafts(prepared):

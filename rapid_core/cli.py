@@ -7,8 +7,7 @@ import json
 import math
 import os
 import sys
-from dataclasses import asdict
-from enum import StrEnum
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,23 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rapid_core.bench.command import bench
-from rapid_core.command_options import (
-    DEFAULT_ETA,
-    DeviceMapOption,
-    DeviceOption,
-    DrafterDeviceMapOption,
-    DrafterDeviceOption,
-    DrafterDtypeOption,
-    DrafterOption,
-    DrafterQuantizationOption,
-    DtypeOption,
-    EncoderOption,
-    ModelChoice,
-    QuantizationOption,
-    TargetOption,
-    number_or_word,
-    read_device_map,
-)
+from rapid_core.command_options import DEFAULT_ETA, number_or_word, spread
 from rapid_core.config import Fit, Retrieval, Sampling, Speculation
 from rapid_core.context import read_messages
 from rapid_core.datatypes import Delta, LongContext, Message, Result
@@ -40,6 +23,7 @@ from rapid_core.documents import PYTHON_REFERENCE, ReadDocument, read_document
 from rapid_core.errors import InputError, RapidError
 from rapid_core.evaluation.command import evaluate
 from rapid_core.extras import check_installed
+from rapid_core.model_choice import ModelChoice
 from rapid_core.terminal import StageProgress, print_delta, print_summary
 
 if TYPE_CHECKING:
@@ -55,14 +39,6 @@ app.command("eval")(evaluate)
 app.add_typer(models_app, name="models", help="The models that need no hub: list them, fetch them.")
 
 
-class FitChoice(StrEnum):
-    """What to do with a document that does not fit the target's window."""
-
-    error = "error"
-    retrieve = "retrieve"
-    middle = "middle"
-
-
 Doc = Annotated[
     str,
     typer.Argument(
@@ -70,88 +46,89 @@ Doc = Annotated[
         help=f"Text, Markdown or PDF file, folder of source files, '-' for standard input, or '{PYTHON_REFERENCE}'.",
     ),
 ]
-GammaOption = Annotated[
-    str, typer.Option(help="Draft tokens a round; 'auto' chooses each round who drafts and how many.")
-]
-EtaOption = Annotated[
-    str,
-    typer.Option(
-        help="Strength of the knowledge transfer; 0 is lossless, and 'auto' sets it by what the passages are worth."
-    ),
-]
-TemperatureOption = Annotated[float, typer.Option(help="0 is greedy.")]
-TopPOption = Annotated[float, typer.Option(help="Nucleus sampling; 1 is off.")]
-SeedOption = Annotated[int | None, typer.Option(help="The same seed gives the same text.")]
-MaxNewTokensOption = Annotated[int, typer.Option(help="Length of the answer at the most, in tokens.")]
-StopOption = Annotated[list[str] | None, typer.Option(help="End the answer before this text; may be given again.")]
-FitOption = Annotated[
-    FitChoice | None,
-    typer.Option(
-        help="If the document exceeds the target's window: refuse (error), read the best passages that fit (retrieve), "
-        f"or cut its middle out (middle). Default: error, and retrieve for '{PYTHON_REFERENCE}'."
-    ),
-]
-BudgetOption = Annotated[
-    str,
-    typer.Option(
-        help="Tokens that the drafter reads of the document: a number, 'paper' (4,096, or 1/24 of a longer one), or "
-        "'auto', which ends where the similarities fall off."
-    ),
-]
-NoSpeculationOption = Annotated[bool, typer.Option("--no-speculation", help="Plain decoding by the target.")]
-ShowDraftsOption = Annotated[bool, typer.Option("--show-drafts", help="Colour what the drafter proposed.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answering:
+    """How a command answers: options of `generate` as they are written on the command line."""
+
+    gamma: str = field(
+        default="auto", metadata={"help": "Draft tokens a round; 'auto' chooses each round who drafts and how many."}
+    )
+    eta: str = field(
+        default=DEFAULT_ETA,
+        metadata={
+            "help": "Strength of the knowledge transfer; 0 is lossless, and 'auto' sets it by what the passages are "
+            "worth."
+        },
+    )
+    temperature: float = field(default=0.0, metadata={"help": "0 is greedy."})
+    top_p: float = field(default=1.0, metadata={"help": "Nucleus sampling; 1 is off."})
+    seed: int | None = field(default=None, metadata={"help": "The same seed gives the same text."})
+    max_new_tokens: int = field(default=192, metadata={"help": "Length of the answer at the most, in tokens."})
+    stop: list[str] | None = field(
+        default=None, metadata={"help": "End the answer before this text; may be given again."}
+    )
+    fit: Fit | None = field(
+        default=None,
+        metadata={
+            "help": "If the document exceeds the target's window: refuse (error), read the best passages that fit "
+            f"(retrieve), or cut its middle out (middle). Default: error, and retrieve for '{PYTHON_REFERENCE}'."
+        },
+    )
+    budget: str = field(
+        default="paper",
+        metadata={
+            "help": "Tokens that the drafter reads of the document: a number, 'paper' (4,096, or 1/24 of a longer "
+            "one), or 'auto', which ends where the similarities fall off."
+        },
+    )
+    no_speculation: bool = field(
+        default=False, metadata={"names": ("--no-speculation",), "help": "Plain decoding by the target."}
+    )
+    show_drafts: bool = field(
+        default=False, metadata={"names": ("--show-drafts",), "help": "Colour what the drafter proposed."}
+    )
+
+    def sampling(self) -> Sampling:
+        """Raises `OptionError`."""
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            seed=self.seed,
+            max_new_tokens=self.max_new_tokens,
+            stop=self.stop,
+        )
+
+    def speculation(self) -> Speculation:
+        """Raises `OptionError`, also for options that plain decoding has no use for."""
+        checked = Speculation(gamma=number_or_word(self.gamma), eta=number_or_word(self.eta))  # type: ignore[arg-type]
+        return Speculation.off() if self.no_speculation else checked
+
+    def fit_of(self, document: ReadDocument) -> Fit:
+        """What is asked for, or what suits a document."""
+        return self.fit or ("retrieve" if document.name == PYTHON_REFERENCE else "error")
 
 
 @app.command()
+@spread
 def ask(
     doc: Doc,
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="What you want to know.")],
-    target: TargetOption = "demo",
-    drafter: DrafterOption = None,
-    encoder: EncoderOption = None,
-    device: DeviceOption = "auto",
-    drafter_device: DrafterDeviceOption = None,
-    device_map: DeviceMapOption = None,
-    drafter_device_map: DrafterDeviceMapOption = None,
-    dtype: DtypeOption = "auto",
-    drafter_dtype: DrafterDtypeOption = None,
-    quantization: QuantizationOption = None,
-    drafter_quantization: DrafterQuantizationOption = None,
-    gamma: GammaOption = "auto",
-    eta: EtaOption = DEFAULT_ETA,
-    temperature: TemperatureOption = 0.0,
-    top_p: TopPOption = 1.0,
-    seed: SeedOption = None,
-    max_new_tokens: MaxNewTokensOption = 192,
-    stop: StopOption = None,
-    fit: FitOption = None,
-    budget: BudgetOption = "paper",
-    no_speculation: NoSpeculationOption = False,
+    models: ModelChoice,
+    answering: Answering,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
-    show_drafts: ShowDraftsOption = False,
 ) -> None:
     """Answer a question about a document."""
     # What can be wrong with the input is found before a model is loaded.
     read_messages(question)
-    sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed, max_new_tokens=max_new_tokens, stop=stop)
-    speculation = _speculation(gamma, eta, no_speculation)
-    models = ModelChoice(
-        target=target,
-        drafter=drafter,
-        device=device,
-        drafter_device=drafter_device,
-        device_map=read_device_map(device_map),
-        drafter_device_map=read_device_map(drafter_device_map),
-        dtype=dtype,
-        drafter_dtype=drafter_dtype,
-        quantization=quantization,
-        drafter_quantization=drafter_quantization,
-    )
-    retrieval = _retrieval(encoder, budget)
+    sampling, speculation = answering.sampling(), answering.speculation()
+    retrieval = models.retrieval(budget=number_or_word(answering.budget))
     document = _read(doc)
     prompt = [Message("user", INSTRUCTION.format(question=question))]
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
-    searches = speculation.enabled or _fit(fit, document) == "retrieve"
+    fit = answering.fit_of(document)
+    searches = speculation.enabled or fit == "retrieve"
     with _load(err, models, retrieval, searches=searches) as engine:
         progress = StageProgress(err)
         with progress.shown():
@@ -161,70 +138,39 @@ def ask(
                 context=LongContext(document.text, query=question),
                 sampling=sampling,
                 speculation=speculation,
-                fit=_fit(fit, document),
+                fit=fit,
                 progress=progress,
             ):
                 progress.stop()
                 deltas.append(delta)
                 if not as_json:
-                    print_delta(out, delta, show_drafts=show_drafts)
+                    print_delta(out, delta, show_drafts=answering.show_drafts)
     result = Result.of(deltas)
     if as_json:
         sys.stdout.write(json.dumps(_as_object(result), ensure_ascii=False, allow_nan=False) + "\n")
         sys.stdout.flush()
         return
     out.print()
-    print_summary(err, result.usage, result.stats, show_drafts=show_drafts)
+    print_summary(err, result.usage, result.stats, show_drafts=answering.show_drafts)
 
 
 @app.command()
+@spread
 def chat(
     doc: Doc,
-    target: TargetOption = "demo",
-    drafter: DrafterOption = None,
-    encoder: EncoderOption = None,
-    device: DeviceOption = "auto",
-    drafter_device: DrafterDeviceOption = None,
-    device_map: DeviceMapOption = None,
-    drafter_device_map: DrafterDeviceMapOption = None,
-    dtype: DtypeOption = "auto",
-    drafter_dtype: DrafterDtypeOption = None,
-    quantization: QuantizationOption = None,
-    drafter_quantization: DrafterQuantizationOption = None,
-    gamma: GammaOption = "auto",
-    eta: EtaOption = DEFAULT_ETA,
-    temperature: TemperatureOption = 0.0,
-    top_p: TopPOption = 1.0,
-    seed: SeedOption = None,
-    max_new_tokens: MaxNewTokensOption = 192,
-    stop: StopOption = None,
-    fit: FitOption = None,
-    budget: BudgetOption = "paper",
-    no_speculation: NoSpeculationOption = False,
-    show_drafts: ShowDraftsOption = False,
+    models: ModelChoice,
+    answering: Answering,
 ) -> None:
     """Talk about a document; every turn remembers those before it. An empty line or Ctrl-D ends it."""
-    sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed, max_new_tokens=max_new_tokens, stop=stop)
-    speculation = _speculation(gamma, eta, no_speculation)
-    retrieval = _retrieval(encoder, budget)
+    sampling, speculation = answering.sampling(), answering.speculation()
+    retrieval = models.retrieval(budget=number_or_word(answering.budget))
     if doc == "-":
         raise typer.BadParameter("standard input is where the questions come from; name a file", param_hint="DOC")
-    models = ModelChoice(
-        target=target,
-        drafter=drafter,
-        device=device,
-        drafter_device=drafter_device,
-        device_map=read_device_map(device_map),
-        drafter_device_map=read_device_map(drafter_device_map),
-        dtype=dtype,
-        drafter_dtype=drafter_dtype,
-        quantization=quantization,
-        drafter_quantization=drafter_quantization,
-    )
     document = _read(doc)
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
     turns: list[Message] = []
-    searches = speculation.enabled or _fit(fit, document) == "retrieve"
+    fit = answering.fit_of(document)
+    searches = speculation.enabled or fit == "retrieve"
     with _load(err, models, retrieval, searches=searches) as engine:
         while question := _next_question(err):
             wording = INSTRUCTION.format(question=question) if not turns else question
@@ -235,7 +181,7 @@ def chat(
                 context=LongContext(document.text, query=question if len(turns) == 1 else ""),
                 sampling=sampling,
                 speculation=speculation,
-                fit=_fit(fit, document),
+                fit=fit,
                 progress=progress,
             )
             try:
@@ -243,10 +189,10 @@ def chat(
                     for delta in stream:
                         progress.stop()
                         answer += delta.text
-                        print_delta(out, delta, show_drafts=show_drafts)
+                        print_delta(out, delta, show_drafts=answering.show_drafts)
                 out.print()
                 if delta.usage and delta.stats:
-                    print_summary(err, delta.usage, delta.stats, show_drafts=show_drafts)
+                    print_summary(err, delta.usage, delta.stats, show_drafts=answering.show_drafts)
             except KeyboardInterrupt:
                 err.print("\nstopped")
             except RapidError as error:
@@ -309,16 +255,6 @@ def _print_error(error: Exception) -> None:
     Console(stderr=True, highlight=False).print(Text(f"error: {error}", style="red"), soft_wrap=True)
 
 
-def _speculation(gamma: str, eta: str, off: bool) -> Speculation:
-    checked = Speculation(gamma=number_or_word(gamma), eta=number_or_word(eta))  # type: ignore[arg-type]
-    return Speculation.off() if off else checked
-
-
-def _retrieval(encoder: str | None, budget: str) -> Retrieval:
-    named = {"encoder": encoder} if encoder is not None else {}
-    return Retrieval(budget=number_or_word(budget), **named)  # type: ignore[arg-type]
-
-
 def _load(console: Console, models: ModelChoice, retrieval: Retrieval, *, searches: bool) -> RapidEngine:
     """Load everything that an answer needs, so that an interrupted answer leaves nothing half loaded."""
     if searches:
@@ -329,7 +265,7 @@ def _load(console: Console, models: ModelChoice, retrieval: Retrieval, *, search
 
     hide_progress_bars()
     with console.status("loading models"):
-        engine = RapidEngine.load(**asdict(models), retrieval=retrieval)
+        engine = RapidEngine.load(**models.to_load(), retrieval=retrieval)
         if searches:
             engine.warm_up()
     if not engine.shared_vocabulary.is_whole:
@@ -342,12 +278,6 @@ def _read(doc: str) -> ReadDocument:
     for reason in document.skipped:
         Console(stderr=True, highlight=False).print(Text(f"skipped: {reason}", style="yellow"), soft_wrap=True)
     return document
-
-
-def _fit(fit: FitChoice | None, document: ReadDocument) -> Fit:
-    if fit is not None:
-        return fit.value
-    return "retrieve" if document.name == PYTHON_REFERENCE else "error"
 
 
 def _next_question(console: Console) -> str:

@@ -1,69 +1,62 @@
-"""Options that several commands share."""
+"""How options of the command line become records and values of the library."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import Field, fields, is_dataclass
+from functools import partial, wraps
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from rapid_core.config import Speculation
 from rapid_core.errors import OptionError
 
-TargetOption = Annotated[str, typer.Option(help="Model that reads everything: hub name, folder, .gguf file or 'demo'.")]
-DrafterOption = Annotated[str | None, typer.Option(help="Model that drafts; the target itself unless given.")]
-EncoderOption = Annotated[str | None, typer.Option(help="Encoder for retrieval: hub name, folder or 'demo'.")]
-DeviceOption = Annotated[str, typer.Option(help="Where the target runs: 'auto', 'cpu', 'cuda:0', …")]
-DrafterDeviceOption = Annotated[
-    str | None, typer.Option(help="Where the drafter runs; the target's device unless given.")
-]
-DtypeOption = Annotated[str, typer.Option(help="'auto', 'float32', 'bfloat16' or 'float16'.")]
-DrafterDtypeOption = Annotated[str | None, typer.Option(help="The drafter's dtype; the target's unless given.")]
-DeviceMapOption = Annotated[
-    str | None,
-    typer.Option(
-        help="In place of a device: spread the target over the accelerators ('auto', 'balanced', 'balanced_low_0', "
-        "'sequential'), or its modules over devices ('model.embed_tokens=0,model.layers=1,…')."
-    ),
-]
-DrafterDeviceMapOption = Annotated[str | None, typer.Option(help="The same for the drafter.")]
-QuantizationOption = Annotated[
-    str | None,
-    typer.Option(help="'bnb-8bit', 'bnb-4bit', 'torchao-int8', 'torchao-int4' or 'none': weights of fewer bits."),
-]
-DrafterQuantizationOption = Annotated[str | None, typer.Option(help="The drafter's; the target's unless given.")]
+DEFAULT_ETA = f"{Speculation().eta:g}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelChoice:
-    """Both models, where they go and how they are loaded: the arguments of `RapidEngine.load`."""
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each field of those of its arguments that are records.
 
-    target: str
-    drafter: str | None
-    device: str
-    drafter_device: str | None
-    device_map: str | dict[str, str | int] | None
-    drafter_device_map: str | dict[str, str | int] | None
-    dtype: str
-    drafter_dtype: str | None
-    quantization: str | None
-    drafter_quantization: str | None
-
-
-def read_device_map(text: str | None) -> str | dict[str, str | int] | None:
-    """A device map as it is written on the command line: a name, or modules with their devices.
-
-    Raises `OptionError` for a part that is not module=device.
+    The record says of a field, in its metadata, the `help`, and where need be `names`, the option's own, and `read`,
+    which makes its value of a text.
     """
-    if text is None or "=" not in text:
-        return text
-    found: dict[str, str | int] = {}
-    for part in text.split(","):
-        module, equals, device = part.strip().rpartition("=")
-        if not equals or not device:
-            raise OptionError(f"a device map is a name, or module=device with commas between them, got {text!r}")
-        found[module] = int(device) if device.isdecimal() else device
-    return found
+    signature = inspect.signature(command, eval_str=True)
+    records: dict[str, Any] = {}
+    parameters: list[inspect.Parameter] = []
+    for name, given in signature.parameters.items():
+        if is_dataclass(given.annotation):
+            records[name] = given.annotation
+            parameters += map(partial(_option, get_type_hints(given.annotation)), fields(given.annotation))
+        else:
+            parameters.append(given)
+
+    @wraps(command)
+    def with_records(**given: Any) -> None:
+        for name, record in records.items():
+            given[name] = record(**{own.name: _value(own, given.pop(own.name)) for own in fields(record)})
+        command(**given)
+
+    with_records.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    with_records.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_records
+
+
+def _option(kinds: Mapping[str, Any], own: Field[Any]) -> inspect.Parameter:
+    """The parameter that typer makes an option of."""
+    option = typer.Option(*own.metadata.get("names", ()), help=own.metadata["help"])
+    kind = str | None if "read" in own.metadata else kinds[own.name]
+    return inspect.Parameter(
+        own.name,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        default=own.default,
+        annotation=Annotated[kind, option],
+    )
+
+
+def _value(own: Field[Any], given: Any) -> Any:
+    return own.metadata["read"](given) if "read" in own.metadata and given is not None else given
 
 
 def words_of(listed: str) -> tuple[str, ...]:
@@ -77,9 +70,6 @@ def numbers_of(name: str, listed: str) -> tuple[int, ...]:
         return tuple(int(word) for word in words_of(listed))
     except ValueError as error:
         raise OptionError(f"{name} must be whole numbers separated by commas, got {listed!r}") from error
-
-
-DEFAULT_ETA = f"{Speculation().eta:g}"
 
 
 def number_or_word(text: str) -> int | float | str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from rapid_core.answering import Answerer, IsCancelled, Progress, Prompt, Request
+from rapid_core.answering import Answerer, IsCancelled
 from rapid_core.background import iterate_in_thread
 from rapid_core.cache_store import CacheBudget, CacheStore
 from rapid_core.compiled import CompiledStep, resolve_backend
@@ -28,6 +28,7 @@ from rapid_core.placement import DeviceMap
 from rapid_core.planning import Planner
 from rapid_core.prompts import ChatPrompter
 from rapid_core.question import Reader
+from rapid_core.request import Progress, Prompt, Request
 from rapid_core.retrieval import Encoder
 from rapid_core.roles import load_roles
 from rapid_core.runner import ModelRunner, check_rewind, refuse_recurrent

@@ -6,7 +6,7 @@ import pytest
 from helpers import RANDOM, TINY, ask, count_forwards
 
 from rapid_core import OptionError, RapidEngine, Sampling, Speculation
-from rapid_core.answering import Request
+from rapid_core.request import Request
 from rapid_core.testing import WordEncoder, tiny_engine, tiny_model, tiny_pair
 
 QUESTIONS = ("Who lives in Lima?", "Which number has the judge of Norway?", "名前は? 🦊")

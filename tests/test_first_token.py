@@ -23,7 +23,7 @@ from rapid_core import (
     first_token,
     runner,
 )
-from rapid_core.answering import Request
+from rapid_core.request import Request
 from rapid_core.testing import WordEncoder, tiny_engine, tiny_model, tiny_pair
 
 # A test that passes never waits for so long.

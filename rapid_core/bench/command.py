@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -11,43 +12,18 @@ import typer
 from rich.console import Console
 
 from rapid_core.bench.options import KINDS, METHODS, BenchOptions
-from rapid_core.command_options import (
-    DEFAULT_ETA,
-    DeviceMapOption,
-    DeviceOption,
-    DrafterDeviceMapOption,
-    DrafterDeviceOption,
-    DrafterDtypeOption,
-    DrafterOption,
-    DrafterQuantizationOption,
-    DtypeOption,
-    EncoderOption,
-    QuantizationOption,
-    TargetOption,
-    number_or_word,
-    numbers_of,
-    read_device_map,
-    words_of,
-)
+from rapid_core.command_options import DEFAULT_ETA, number_or_word, numbers_of, spread, words_of
 from rapid_core.documents import PYTHON_REFERENCE, read_document
 from rapid_core.errors import OptionError
 from rapid_core.extras import check_installed
+from rapid_core.model_choice import ModelChoice
 
 STOPPED_STATUS = 130
 
 
+@spread
 def bench(
-    target: TargetOption = "demo",
-    drafter: DrafterOption = None,
-    encoder: EncoderOption = None,
-    device: DeviceOption = "auto",
-    drafter_device: DrafterDeviceOption = None,
-    device_map: DeviceMapOption = None,
-    drafter_device_map: DrafterDeviceMapOption = None,
-    dtype: DtypeOption = "auto",
-    drafter_dtype: DrafterDtypeOption = None,
-    quantization: QuantizationOption = None,
-    drafter_quantization: DrafterQuantizationOption = None,
+    models: ModelChoice,
     lengths: Annotated[str, typer.Option(help="Tokens of the document, separated by commas.")] = "2000,7600",
     max_new_tokens: Annotated[int, typer.Option(help="Length of every answer, in tokens.")] = 96,
     repeats: Annotated[int, typer.Option(help="Runs of each method on each prompt.")] = 3,
@@ -80,17 +56,7 @@ def bench(
 ) -> None:
     """Measure transformers' decoding and ours side by side; the last line is JSON."""
     options = BenchOptions(
-        target=target,
-        drafter=drafter,
-        encoder=encoder,
-        device=device,
-        drafter_device=drafter_device,
-        device_map=read_device_map(device_map),
-        drafter_device_map=read_device_map(drafter_device_map),
-        dtype=dtype,
-        drafter_dtype=drafter_dtype,
-        quantization=quantization,
-        drafter_quantization=drafter_quantization,
+        **asdict(models),
         lengths=numbers_of("lengths", lengths),
         max_new_tokens=max_new_tokens,
         repeats=repeats,

@@ -39,20 +39,7 @@ def load(options: BenchOptions) -> MeasuredEngine:
             )
         engine = MeasuredEngine(target, drafter, compile=options.compile)
     else:
-        engine = MeasuredEngine.load(
-            options.target,
-            options.drafter,
-            device=options.device,
-            drafter_device=options.drafter_device,
-            device_map=options.device_map,
-            drafter_device_map=options.drafter_device_map,
-            dtype=options.dtype,
-            drafter_dtype=options.drafter_dtype,
-            quantization=options.quantization,
-            drafter_quantization=options.drafter_quantization,
-            retrieval=Retrieval(encoder=options.encoder) if options.encoder is not None else None,
-            compile=options.compile,
-        )
+        engine = MeasuredEngine.load(**options.to_load(), retrieval=options.retrieval(), compile=options.compile)
         if set(options.measured) & set(RAPID_METHODS):
             engine.warm_up()
     engine.prepare(options.simulated_acceptance)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from rapid_core.config import Sampling, Speculation, check_several
 from rapid_core.documents import PYTHON_REFERENCE
 from rapid_core.errors import OptionError
+from rapid_core.model_choice import ModelChoice
 
 # What each method is called in tables, in the order in which the methods are shown.
 METHODS = {
@@ -34,7 +35,7 @@ SIMULATED_GAMMA = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchOptions:
+class BenchOptions(ModelChoice):
     """What to measure. Raises `OptionError` for values that break their rule.
 
     lengths: tokens of the document. prompts: of each kind. gamma of None leaves it to
@@ -43,17 +44,6 @@ class BenchOptions:
     `target`; acceptance is then simulated, and None means 0.8.
     """
 
-    target: str = "demo"
-    drafter: str | None = None
-    encoder: str | None = None
-    device: str = "auto"
-    drafter_device: str | None = None
-    device_map: str | dict[str, str | int] | None = None
-    drafter_device_map: str | dict[str, str | int] | None = None
-    dtype: str = "auto"
-    drafter_dtype: str | None = None
-    quantization: str | None = None
-    drafter_quantization: str | None = None
     lengths: tuple[int, ...] = (2000, 7600)
     max_new_tokens: int = 96
     repeats: int = 3

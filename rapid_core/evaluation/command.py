@@ -4,35 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from enum import StrEnum
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from rapid_core.command_options import (
-    DEFAULT_ETA,
-    DeviceMapOption,
-    DeviceOption,
-    DrafterDeviceMapOption,
-    DrafterDeviceOption,
-    DrafterDtypeOption,
-    DrafterOption,
-    DrafterQuantizationOption,
-    DtypeOption,
-    EncoderOption,
-    QuantizationOption,
-    TargetOption,
-    number_or_word,
-    numbers_of,
-    read_device_map,
-    words_of,
-)
+from rapid_core.command_options import DEFAULT_ETA, number_or_word, numbers_of, spread, words_of
 from rapid_core.errors import OptionError
 from rapid_core.evaluation.judge import KEY_VARIABLE
 from rapid_core.evaluation.methods import METHODS
-from rapid_core.evaluation.options import LOCAL_TASKS, PAPER_GAMMA, EvalOptions
+from rapid_core.evaluation.options import LOCAL_TASKS, PAPER_GAMMA, EvalOptions, FitChoice
+from rapid_core.model_choice import ModelChoice
 
 # Of tables that go into a file or a pipe, in characters.
 PIPE_WIDTH = 200
@@ -40,30 +24,14 @@ FAILED_STATUS = 3
 STOPPED_STATUS = 130
 
 
-class FitChoice(StrEnum):
-    """What to do with a document that does not fit the target's window."""
-
-    error = "error"
-    middle = "middle"
-
-
+@spread
 def evaluate(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder of the run; a run that was stopped goes on there.")],
-    target: TargetOption = "demo",
-    drafter: DrafterOption = None,
+    models: ModelChoice,
     upward_drafter: Annotated[
         str | None, typer.Option(help="Drafter of the method 'rapid-upward', larger than the target.")
     ] = None,
-    encoder: EncoderOption = None,
-    device: DeviceOption = "auto",
-    drafter_device: DrafterDeviceOption = None,
-    device_map: DeviceMapOption = None,
-    drafter_device_map: DrafterDeviceMapOption = None,
-    dtype: DtypeOption = "auto",
-    drafter_dtype: DrafterDtypeOption = None,
-    quantization: QuantizationOption = None,
-    drafter_quantization: DrafterQuantizationOption = None,
     tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = ",".join(LOCAL_TASKS),
     methods: Annotated[
         str,
@@ -105,7 +73,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
     fit: Annotated[
         FitChoice, typer.Option(help="A document that exceeds the target's window: refuse it, or cut its middle out.")
-    ] = FitChoice.error,
+    ] = "error",
     chain_of_thought: Annotated[
         bool, typer.Option("--chain-of-thought", help="Let the target reason first, where a task can.")
     ] = False,
@@ -131,18 +99,8 @@ def evaluate(
         _refuse_others(context)
         _report(out, complete=None)
     options = EvalOptions(
-        target=target,
-        drafter=drafter,
+        **asdict(models),
         upward_drafter=upward_drafter,
-        encoder=encoder,
-        device=device,
-        drafter_device=drafter_device,
-        device_map=read_device_map(device_map),
-        drafter_device_map=read_device_map(drafter_device_map),
-        dtype=dtype,
-        drafter_dtype=drafter_dtype,
-        quantization=quantization,
-        drafter_quantization=drafter_quantization,
         tasks=words_of(tasks),
         methods=words_of(methods),
         data=data,
@@ -156,7 +114,7 @@ def evaluate(
         unrelated=unrelated,
         temperature=temperature,
         seed=seed,
-        fit=fit.value,
+        fit=fit,
         chain_of_thought=chain_of_thought,
         judge_url=judge_url,
         judge_model=judge_model,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
-from rapid_core.config import Retrieval
 from rapid_core.engine import RapidEngine
 from rapid_core.evaluation.methods import METHODS
 from rapid_core.evaluation.options import EvalOptions
@@ -24,30 +22,12 @@ def load_engines(options: EvalOptions) -> Iterator[dict[str, RapidEngine]]:
     searches = any(METHODS[setting.method].speculation(setting, 0).retrieves for setting in options.settings)
     if searches:
         check_installed("FlagEmbedding", "chromadb", "semantic_text_splitter", extra="retrieval")
-    retrieval = Retrieval(encoder=options.encoder) if options.encoder is not None else None
-    of_drafter: dict[str, Any] = {
-        "drafter_device": options.drafter_device,
-        "drafter_device_map": options.drafter_device_map,
-        "drafter_dtype": options.drafter_dtype,
-        "drafter_quantization": options.drafter_quantization,
-    }
+    models = options.to_load()
     if options.drafter is None and options.upward_drafter is not None:
-        # They are the upward drafter's alone.
-        of_drafter = {}
+        # Options of a drafter are the upward drafter's alone.
+        models = {name: value for name, value in models.items() if not name.startswith("drafter_")}
     with ExitStack() as stack:
-        engine = stack.enter_context(
-            RapidEngine.load(
-                options.target,
-                options.drafter,
-                device=options.device,
-                device_map=options.device_map,
-                dtype=options.dtype,
-                quantization=options.quantization,
-                retrieval=retrieval,
-                reproducible=True,
-                **of_drafter,
-            )
-        )
+        engine = stack.enter_context(RapidEngine.load(**models, retrieval=options.retrieval(), reproducible=True))
         engines = {"drafter": engine}
         if options.upward_drafter is not None:
             engines["upward"] = stack.enter_context(_upward(engine, options, options.upward_drafter))

@@ -11,6 +11,7 @@ from rapid_core.errors import OptionError
 from rapid_core.evaluation.judge import Judge
 from rapid_core.evaluation.methods import METHODS
 from rapid_core.evaluation.records import Setting
+from rapid_core.model_choice import ModelChoice
 
 # What to do with a document that does not fit the target's window: both roles must be asked about the same text.
 FitChoice = Literal["error", "middle"]
@@ -21,7 +22,7 @@ PAPER_ETA = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalOptions:
+class EvalOptions(ModelChoice):
     """What to compare on what. Raises `OptionError` for values that break their rule.
 
     methods: names of `METHODS`; empty for all that can run. eta, gamma, retrieved_tokens, context_tokens: values
@@ -32,18 +33,7 @@ class EvalOptions:
     limit, documents: questions and documents of each task. seed: of what is drawn, the choice of questions included.
     """
 
-    target: str = "demo"
-    drafter: str | None = None
     upward_drafter: str | None = None
-    encoder: str | None = None
-    device: str = "auto"
-    drafter_device: str | None = None
-    device_map: str | dict[str, str | int] | None = None
-    drafter_device_map: str | dict[str, str | int] | None = None
-    dtype: str = "auto"
-    drafter_dtype: str | None = None
-    quantization: str | None = None
-    drafter_quantization: str | None = None
     tasks: tuple[str, ...] = LOCAL_TASKS
     methods: tuple[str, ...] = ()
     data: str | None = None
