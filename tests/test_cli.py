@@ -121,22 +121,13 @@ def test_every_option_of_the_models_reaches_the_engine(rapid, path, folder, monk
         raise OptionError("that is all")
 
     monkeypatch.setattr(RapidEngine, "load", load)
-    words = [
-        "--target",
-        "t",
-        "--drafter",
-        "d",
-        "--device-map",
-        "model=0, lm_head=cuda:1",
-        "--drafter-device-map",
-        "auto",
-    ]
-    words += ["--dtype", "bfloat16", "--drafter-dtype", "float16", "--quantization", "bnb-4bit"]
-    words += ["--drafter-quantization", "none"]
-    for command in (["ask", path, "Who?"], ["chat", path]):
+    words = ["--target", "t", "--drafter", "d", "--device-map", "model=0, lm_head=cuda:1"]
+    words += ["--drafter-device-map", "auto", "--dtype", "bfloat16", "--drafter-dtype", "float16"]
+    words += ["--quantization", "bnb-4bit", "--drafter-quantization", "none", "--encoder", "e"]
+    for command in (["ask", path, "Who?"], ["chat", path], ["bench", "--document", path]):
         asked.clear()
         assert rapid(*command, *words)[0] == 1
-        del asked["retrieval"]
+        assert asked.pop("retrieval").encoder == "e" and not asked.pop("compile", False)
         assert asked == {
             "target": "t", "drafter": "d", "device": "auto", "drafter_device": None, "dtype": "bfloat16",
             "device_map": {"model": 0, "lm_head": "cuda:1"}, "drafter_device_map": "auto", "drafter_dtype": "float16",

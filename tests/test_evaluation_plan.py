@@ -103,7 +103,7 @@ def test_how_a_document_is_lengthened_does_not_depend_on_the_order_of_the_questi
     found, other = plan([questions], **asked), plan([questions[::-1]], **asked)
     assert {pair for part in found.parts for pair in part} == {pair for part in other.parts for pair in part}
     others = [{question.document: part.other for part in each.parts for question, _ in part} for each in (found, other)]
-    assert others[0] == others[1] == {"Norway": text_of("Peru"), "Peru": text_of("Spain"), "Spain": text_of("Norway")}
+    assert others[0] == others[1] == {"Norway": text_of("Spain"), "Peru": text_of("Norway"), "Spain": text_of("Peru")}
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,36 @@ def test_passages_are_chosen_for_a_setting_only_where_there_are_documents_and_an
     alone = plan([about_documents(documents=("Spain",)).questions()], methods=("lc", "rag"), unrelated=True)
     assert [setting.label for part in alone.parts for _, setting in part] == ["lc", "rag"] * 2
     assert alone.notes == (
-        "facts: 2 questions not asked by rag, unrelated passages, since the task has no other document",
+        "facts: 2 questions not asked by rag, unrelated passages, since the task has no other document beside its text",
     )
+
+
+def test_passages_of_another_document_are_of_one_that_does_not_lengthen_the_text():
+    questions = about_documents(documents=("Norway", "Peru", "Spain"), questions=1).questions()
+    [length] = {words(text_of(name)) for name in ("Norway", "Peru", "Spain")}
+    for tokens, asked in ((length, 2), (2 * length, 2), (2 * length + 30, 1), (3 * length, 1)):
+        found = plan([questions], methods=("rag",), context_tokens=tokens, unrelated=True)
+        assert [len(list(part)) for part in found.parts] == [asked] * 3
+        for part in found.parts:
+            assert bool(part.other) == (asked == 2)
+            assert all(part.other not in question.context.text for question, _ in part if part.other)
+        assert bool(found.notes) == (asked == 1)
+
+
+def test_what_is_unrelated_belongs_to_what_a_run_asks():
+    norway, peru, spain = about_documents(documents=("Norway", "Peru", "Spain"), questions=1).questions()
+    asked = {"methods": ("rag",), "unrelated": True}
+    found = plan([[norway, spain]], **asked)
+    changed = plan([[norway, replace(spain, context=replace(spain.context, text=peru.context.text))]], **asked)
+    # Of the first part alone the other document has changed.
+    assert found.parts[0].asked == changed.parts[0].asked
+    assert (
+        replace(found, parts=found.parts[:1]).fingerprint() != replace(changed, parts=changed.parts[:1]).fingerprint()
+    )
+
+
+def test_the_order_in_which_methods_are_named_means_nothing():
+    assert options(methods=("sd", "rapid", "lc")) == options(methods=("lc", "sd", "rapid"))
 
 
 def test_another_length_of_the_same_document_is_another_part():

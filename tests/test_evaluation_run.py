@@ -285,7 +285,9 @@ def test_the_drafter_reads_passages_of_the_length_and_document_that_a_setting_na
             assert all(chunk.text in texts[question.document] for chunk in stats.retrieved)
         for context, stats in (few_unrelated, many_unrelated):
             assert context.text == texts[question.document]
-            assert all(chunk.text in texts[after[question.document]] and chunk.start == -1 for chunk in stats.retrieved)
+            assert all(
+                chunk.text in texts[before[question.document]] and chunk.start == -1 for chunk in stats.retrieved
+            )
         tokens = [sum(len(chunk.text) for chunk in stats.retrieved) for _, stats in (few, many)]
         assert 0 < tokens[0] <= 70 < tokens[1] <= 200
 

@@ -58,6 +58,8 @@ class EvalOptions(ModelChoice):
             can_run = tuple(name for name, method in METHODS.items() if self._has_drafter_of(method.engine))
             object.__setattr__(self, "methods", can_run)
         check_several("methods", self.methods, tuple(METHODS))
+        # They are asked in their own order whatever it was here; a run that goes on must not differ by that.
+        object.__setattr__(self, "methods", tuple(name for name in METHODS if name in self.methods))
         self._check_upward()
         for name in ("tasks", "eta", "gamma"):
             if not getattr(self, name):

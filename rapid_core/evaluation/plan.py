@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from rapid_core.datatypes import LongContext
-from rapid_core.evaluation.lengths import CountTokens, cut_to, lengthened
+from rapid_core.evaluation.lengths import SEPARATOR, CountTokens, cut_to, lengthened
 from rapid_core.evaluation.records import Question, Setting
 
 
@@ -48,6 +48,7 @@ class Plan:
             for question, settings in part.asked:
                 rank = asdict(question)
                 found.update(json.dumps([rank, [asdict(setting) for setting in settings]], default=str).encode())
+            found.update(part.other.encode())
         return found.hexdigest()
 
 
@@ -78,10 +79,13 @@ class Planner:
             for tokens in dict.fromkeys(setting.context_tokens for setting in self._settings):
                 settings = [setting for setting in self._settings if setting.context_tokens == tokens]
                 sized = self._sized(own, tokens, others)
-                asked = [(question, self._settings_of(question, settings, others)) for question in sized]
+                # The one that comes last where a text is lengthened.
+                most = len(SEPARATOR.join([texts.get(name, ""), *others[:-1]]))
+                other = "" if not others or any(len(_text(question) or "") > most for question in sized) else others[-1]
+                asked = [(question, self._settings_of(question, settings, other)) for question in sized]
                 asked = [(question, found) for question, found in asked if found]
                 if asked:
-                    yield Part(tuple(asked), self._tokens(asked[0][0]), others[0] if others else "")
+                    yield Part(tuple(asked), self._tokens(asked[0][0]), other)
 
     def _sized(self, questions: Sequence[Question], tokens: int | None, others: Sequence[str]) -> list[Question]:
         """The questions that a document of so many tokens can answer, with that document."""
@@ -116,16 +120,14 @@ class Planner:
                 found.append(_with_text(question, fitted))
         return found
 
-    def _settings_of(
-        self, question: Question, settings: Sequence[Setting], others: Sequence[str]
-    ) -> tuple[Setting, ...]:
+    def _settings_of(self, question: Question, settings: Sequence[Setting], other: str) -> tuple[Setting, ...]:
         """The settings that a question can be asked with."""
         found = []
         for setting in settings:
             if _text(question) is None and (setting.retrieved_tokens is not None or setting.unrelated):
                 self._leave_out(question, f"by {setting.label}, since passages are chosen of documents alone")
-            elif setting.unrelated and not others:
-                self._leave_out(question, f"by {setting.label}, since the task has no other document")
+            elif setting.unrelated and not other:
+                self._leave_out(question, f"by {setting.label}, since the task has no other document beside its text")
             else:
                 found.append(setting)
         return tuple(found)
