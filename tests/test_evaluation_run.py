@@ -277,7 +277,7 @@ def test_the_drafter_reads_passages_of_the_length_and_document_that_a_setting_na
     task = about_documents(documents=("Spain", "Norway", "Peru"), questions=1)
     made_run(tmp_path, [task], asked, engines)
     texts = {question.document: question.context.text for question in task.questions()}
-    after = {"Norway": "Peru", "Peru": "Spain", "Spain": "Norway"}
+    before = {"Norway": "Spain", "Peru": "Norway", "Spain": "Peru"}
     for question in task.questions():
         few, few_unrelated, many, many_unrelated = read[question.messages[-1].content, 10]
         for context, stats in (few, many):
