@@ -10,7 +10,7 @@ from rapid_core import LongContext, LongHistory, Message, RapidEngine
 from rapid_core.evaluation.answers_file import RunFolder
 from rapid_core.evaluation.options import EvalOptions
 from rapid_core.evaluation.plan import Planner
-from rapid_core.evaluation.records import Question
+from rapid_core.evaluation.records import Question, SecondCall
 from rapid_core.evaluation.run import run
 from rapid_core.testing import WordEncoder, tiny_pair
 
@@ -61,6 +61,17 @@ def about_documents(name="facts", documents=("Spain", "Norway"), questions=2, pa
                 )
             )
     return MadeTask(name, found)
+
+
+def choices(**given):
+    """Multiple-choice questions."""
+    return about_documents("choice", choices=("Madrid", "Oslo", "Rome"), right=1, **given)
+
+
+def reasoning(**given):
+    """Questions that are asked twice: for thoughts, and for the answer."""
+    second = SecondCall(before="You thought: ", after=" Now the city alone.", max_new_tokens=5)
+    return about_documents("reasoning", second=second, questions=1, **given)
 
 
 def about_history(name="talk", talks=("one", "two")):
