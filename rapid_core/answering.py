@@ -90,6 +90,8 @@ class Answerer:
         self._likelihoods = Likelihoods(target, drafter, vocabulary)
         self._grammars = Grammars(loaded.tokenizer, target.vocab_size)
         self.costs = tuple(CostTable(accelerator=runner.device.type != "cpu") for runner in (target, drafter))
+        # A drafter that reads a part of the target's keys costs neither what the target does nor what the drafter does.
+        self._streaming_costs = CostTable(accelerator=target.device.type != "cpu")
         self.new_decoder: Callable[..., Decoder] = Decoder
 
     def forget(self) -> None:
@@ -279,6 +281,8 @@ class Answerer:
             reads, vocabulary = self._drafter, self._vocabulary
             if prompts.drafter_ids is None:
                 reads, vocabulary = self._streaming(prepared.speculation, reserve), SAME_VOCABULARY
+                if self._target.compiles:
+                    prepared.plan.notes.append("the drafter is not compiled: its window of keys moves")
             # Drafts must not be drawn with the numbers that decide about them: another seed.
             sampler = Sampler(
                 request.sampling,
@@ -387,8 +391,10 @@ class Answerer:
             texts.append(prompts.drafter_ids)
         if speculation.gamma != "auto":
             return NgramIndex(*texts), None
+        streams = speculation.drafter == "streaming"
         pacer = Pacer(
-            *self.costs,
+            self.costs[0],
+            self._streaming_costs if streams else self.costs[1],
             transfer=speculation.transfers and self._drafts(prepared),
             greedy=sampling.greedy,
         )

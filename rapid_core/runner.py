@@ -84,6 +84,11 @@ class ModelRunner:
         self._weight_bytes = stored_bytes(model)
 
     @property
+    def compiles(self) -> bool:
+        """Whether steps of decoding are compiled."""
+        return self._compiled is not None
+
+    @property
     def sequence(self) -> list[int]:
         """The prompt and what was committed behind it."""
         return self.store.current.sequence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 
 import pytest
 import torch
@@ -128,6 +129,54 @@ def test_a_model_whose_keys_change_with_the_length_of_its_text_gets_no_streaming
         result = engine.generate(QUESTION, context=DOCUMENT, sampling=SHORT, speculation=asked)
         assert "drafter" not in result.stats.sources
         assert any("length of its text" in note for note in result.stats.notes)
+
+
+def test_drawn_answers_follow_the_law_of_the_target_through_a_streaming_drafter(engine):
+    """Two tokens, three candidates each: all nine answers in 1,500 draws, where their law is computed exactly."""
+    draws, asked = 1500, Speculation.lossless(drafter="streaming", sliding_window=100, gamma=2)
+    text = DOCUMENT[:300]
+    ids = list(engine.prompts(QUESTION, context=text).target_ids)
+    law = {}
+    for first, share in _top_three(engine, ids):
+        law |= {(first, second): share * rest for second, rest in _top_three(engine, [*ids, first])}
+    found, accepted = Counter(), set()
+    for seed in range(draws):
+        sampling = Sampling(temperature=1.0, top_k=3, max_new_tokens=2, seed=seed)
+        result = engine.generate(QUESTION, context=text, sampling=sampling, speculation=asked)
+        found[result.token_ids[:2]] += 1
+        accepted.add(result.stats.accepted)
+    assert set(found) <= set(law) and accepted >= {0, 1}
+    distance = sum((found[answer] - draws * share) ** 2 / (draws * share) for answer, share in law.items())
+    # 8 degrees of freedom: a right drafter is above this once in 10,000 runs, and the seeds are fixed.
+    assert distance < 31.8
+
+
+def _top_three(engine, ids):
+    """The three most probable next tokens with their shares."""
+    with torch.no_grad():
+        logits = engine.target.model(input_ids=torch.tensor([ids])).logits[0, -1, : engine.target.logit_size]
+    values, tokens = logits.float().topk(3)
+    return list(zip(tokens.tolist(), values.double().softmax(0).tolist(), strict=True))
+
+
+def test_what_a_streaming_drafter_costs_is_not_taken_for_the_cost_of_another_model():
+    target, drafter = tiny_pair(**WINDOW)
+    with RapidEngine(target, drafter, encoder=WordEncoder()) as engine:
+        costs = engine._answerer.costs[1]
+        before = costs.seconds(1, 1)
+        asked = Speculation.lossless(drafter="streaming", gamma="auto")
+        for _ in range(4):
+            engine.generate(QUESTION, context=DOCUMENT, sampling=SHORT, speculation=asked)
+        assert costs.seconds(1, 1) == before
+
+
+def test_a_streaming_drafter_says_that_it_is_not_compiled():
+    asked = Speculation.lossless(drafter="streaming", gamma=3)
+    note = "the drafter is not compiled: its window of keys moves"
+    for backend in (False, "eager"):
+        with RapidEngine(tiny_model(**WINDOW), encoder=WordEncoder(), compile=backend) as engine:
+            stats = engine.generate(QUESTION, context=DOCUMENT, sampling=SHORT, speculation=asked).stats
+            assert stats.drafted > 0 and (note in stats.notes) == bool(backend)
 
 
 def test_notes_say_nothing_of_a_drafter_model_that_does_not_draft():
