@@ -1,5 +1,6 @@
 """A server on this machine that speaks as a judge does, or fails."""
 
+import contextlib
 import json
 import threading
 import time
@@ -25,12 +26,14 @@ class Server:
                 outer.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 reply = outer.replies.pop(0) if len(outer.replies) > 1 else outer.replies[0]
                 status, body, headers = reply(self) if callable(reply) else reply
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(body.encode())))
-                self.end_headers()
-                self.wfile.write(body.encode())
+                # Whoever has not waited is gone.
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    self.send_response(status)
+                    for name, value in headers.items():
+                        self.send_header(name, value)
+                    self.send_header("Content-Length", str(len(body.encode())))
+                    self.end_headers()
+                    self.wfile.write(body.encode())
 
             def log_message(self, *args):
                 pass

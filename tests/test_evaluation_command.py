@@ -152,6 +152,20 @@ def test_the_report_alone_is_written_again_without_models(whole, tmp_path, monke
     assert second == first | {"out": str(tmp_path)}
 
 
+def test_a_judge_that_has_nothing_to_judge_is_refused(whole):
+    status, _, err = run_eval(
+        "--out", whole[3], "--report-only", "--judge-url", "http://localhost:1/v1", "--judge-model", "m"
+    )
+    assert status == 1 and "a judge is for 'scattered-dialogue'" in err
+
+
+def test_an_answer_stands_beside_its_question_and_its_references(whole):
+    answers = [json.loads(line) for line in (whole[3] / "answers.jsonl").read_text().splitlines()]
+    short = next(answer for answer in answers if answer["question"] == "short Spain")
+    assert "Where does the judge of Spain 0 live?" in short["asked"] and text_of("Spain") not in short["asked"]
+    assert short["references"] == [CITIES[len("Spain") % 6]]
+
+
 def test_an_interrupted_run_reports_what_it_has_and_goes_on_to_the_same_file(whole, words, tmp_path, monkeypatch):
     original = asking.Asker.ask
 

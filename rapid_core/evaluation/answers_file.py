@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from io import BufferedWriter
 from pathlib import Path
@@ -89,10 +89,7 @@ class RunFolder:
                 # Another process may have begun since.
                 self.check(description)
             else:
-                # As a whole or not at all.
-                draft = self._folder / f"{RUN}.draft"
-                draft.write_text(json.dumps(description, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-                draft.replace(self._folder / RUN)
+                self._replace(RUN, _described(description))
             self._files.append((self._folder / ANSWERS).open("ab"))
             for name in (ANSWERS, MEASUREMENTS):
                 _cut_torn_line(self._folder / name)
@@ -112,6 +109,12 @@ class RunFolder:
         _write(answers, asdict(answer))
         self.answers.append(answer)
 
+    def rewrite(self, description: dict[str, Any], answers: Sequence[Answer]) -> None:
+        """Put other scores and another description in the place of those in the open folder."""
+        self._replace(ANSWERS, b"".join(map(_line, map(asdict, answers))))
+        self._replace(RUN, _described(description))
+        self.answers = list(answers)
+
     def __enter__(self) -> Self:
         return self
 
@@ -122,6 +125,12 @@ class RunFolder:
         """Close the files, and let another process write to them."""
         for file in self._files:
             file.close()
+
+    def _replace(self, name: str, content: bytes) -> None:
+        """Write a file as a whole or not at all."""
+        draft = self._folder / f"{name}.draft"
+        draft.write_bytes(content)
+        draft.replace(self._folder / name)
 
     def _lock(self) -> None:
         """Keep other processes out until the files are closed, or this process ends however it may."""
@@ -199,6 +208,7 @@ def _answer(found: dict[str, Any]) -> Answer:
         | {
             "setting": Setting(**found["setting"]),
             "groups": tuple(found["groups"]),
+            "references": tuple(found.get("references", ())),
             "notes": tuple(found["notes"]),
             "likelihoods": None if likelihoods is None else tuple(likelihoods),
         }
@@ -210,9 +220,16 @@ def _measurement(found: dict[str, Any]) -> Measurement:
 
 
 def _write(file: BufferedWriter, found: dict[str, Any]) -> None:
-    line = json.dumps(found, ensure_ascii=False, allow_nan=False, sort_keys=True)
-    file.write(line.encode() + b"\n")
+    file.write(_line(found))
     file.flush()
+
+
+def _line(found: dict[str, Any]) -> bytes:
+    return json.dumps(found, ensure_ascii=False, allow_nan=False, sort_keys=True).encode() + b"\n"
+
+
+def _described(description: dict[str, Any]) -> bytes:
+    return (json.dumps(description, ensure_ascii=False, indent=1) + "\n").encode()
 
 
 def _cut_torn_line(file: Path) -> None:

@@ -99,6 +99,8 @@ class Asker:
             "source": question.source,
             "groups": question.groups,
             "setting": setting,
+            "asked": question.messages[-1].content,
+            "references": question.references,
         }
         try:
             return self._answer(question, setting, scorer, named)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from rapid_core.command_options import DEFAULT_ETA, number_or_word, numbers_of, spread, words_of
 from rapid_core.errors import OptionError
-from rapid_core.evaluation.judge import KEY_VARIABLE
+from rapid_core.evaluation.judge import KEY_VARIABLE, judge_of
 from rapid_core.evaluation.methods import METHODS
 from rapid_core.evaluation.options import LOCAL_TASKS, PAPER_GAMMA, EvalOptions, FitChoice
 from rapid_core.model_choice import ModelChoice
@@ -87,7 +87,12 @@ def evaluate(
     judge_model: Annotated[str | None, typer.Option(help="Name of the model at --judge-url.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out data that cannot be used.")] = False,
     report_only: Annotated[
-        bool, typer.Option("--report-only", help="Write the report of the run in --out again, without models.")
+        bool,
+        typer.Option(
+            "--report-only",
+            help="Write the report of the run in --out again, without models; with --judge-url and --judge-model its "
+            "answers are judged before, where no judge has.",
+        ),
     ] = False,
 ) -> None:
     """Compare methods on questions about long documents; the last line is JSON.
@@ -97,6 +102,10 @@ def evaluate(
     """
     if report_only:
         _refuse_others(context)
+        if (judge := judge_of(judge_url, judge_model)) is not None:
+            from rapid_core.evaluation.judging import judge_kept
+
+            judge_kept(out, judge, Console(stderr=True, highlight=False))
         _report(out, complete=None)
     options = EvalOptions(
         **asdict(models),
@@ -152,7 +161,7 @@ def _refuse_others(context: typer.Context) -> None:
     given = [
         f"--{name.replace('_', '-')}"
         for name in context.params
-        if name not in ("out", "report_only")
+        if name not in ("out", "report_only", "judge_url", "judge_model")
         and (source := context.get_parameter_source(name)) is not None
         and source.name != "DEFAULT"
     ]

@@ -163,6 +163,21 @@ class Judge:
         return " ".join(shown.split())[:_REASON_CHARACTERS]
 
 
+def judge_of(url: str | None, model: str | None) -> Judge | None:
+    """The judge that options name, with its key from the environment; None where they name nobody.
+
+    Raises `OptionError` where one of the two is missing.
+    """
+    if url is None and model is None:
+        return None
+    if url is None or model is None:
+        raise OptionError(
+            f"a judge needs an address and the name of a model, got judge_url={url!r} and judge_model={model!r}; give "
+            "both, or leave both out"
+        )
+    return Judge.from_environment(url, model)
+
+
 def _messages(conversation: Sequence[Message], reference: str, answer: str) -> list[dict[str, str]]:
     turns = "\n\n".join(f"{message.role.capitalize()}: {message.content}" for message in conversation)
     content = (

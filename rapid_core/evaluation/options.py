@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from rapid_core.config import Sampling, Speculation, check_several
 from rapid_core.errors import OptionError
-from rapid_core.evaluation.judge import Judge
+from rapid_core.evaluation.judge import Judge, judge_of
 from rapid_core.evaluation.methods import METHODS
 from rapid_core.evaluation.records import Setting
 from rapid_core.model_choice import ModelChoice
@@ -87,14 +87,7 @@ class EvalOptions(ModelChoice):
     @property
     def judge(self) -> Judge | None:
         """Who judges answers, with the key in the environment, which is no part of the options; None for nobody."""
-        if self.judge_url is None and self.judge_model is None:
-            return None
-        if self.judge_url is None or self.judge_model is None:
-            raise OptionError(
-                f"a judge needs an address and the name of a model, got judge_url={self.judge_url!r} and "
-                f"judge_model={self.judge_model!r}; give both, or leave both out"
-            )
-        return Judge.from_environment(self.judge_url, self.judge_model)
+        return judge_of(self.judge_url, self.judge_model)
 
     @property
     def settings(self) -> tuple[Setting, ...]:

@@ -94,10 +94,11 @@ class Setting:
 class Answer:
     """What a setting answered to a question: nothing in it depends on a clock.
 
-    text: the answer, of chain of thought the second one, whose `reasoning` is the first. tokens:
-    generated ones of both. likelihoods: of a multiple-choice question the log-likelihood of each
-    option, in nats. eta: as it was chosen where "auto" was asked for. scores: 0 to 1 by the name of the metric.
-    error: why there is no answer, "" for all others: the prompt did not fit, say.
+    asked: the message that asks, without the document or a history. references: as of the question. text: the
+    answer, of chain of thought the second one, whose `reasoning` is the first. tokens: generated ones of
+    both. likelihoods: of a multiple-choice question the log-likelihood of each option, in nats. eta: as it
+    was chosen where "auto" was asked for. scores: 0 to 1 by the name of the metric. error: why there is no
+    answer, "" for all others: the prompt did not fit, say.
     """
 
     question: str
@@ -107,6 +108,8 @@ class Answer:
     groups: tuple[str, ...]
     setting: Setting
     text: str
+    asked: str = ""
+    references: tuple[str, ...] = ()
     reasoning: str = ""
     finish_reason: str = "stop"
     tokens: int = 0

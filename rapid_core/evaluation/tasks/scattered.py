@@ -27,6 +27,10 @@ FILE = "mtbench101_sample.jsonl"
 NAME = "scattered-dialogue"
 HISTORY_TOKENS = 122_000
 MAX_NEW_TOKENS = 256
+WITHOUT_JUDGE = (
+    f"No judge is given for {NAME!r}: answers are compared with references by ROUGE-L-Sum alone, and kept, so that "
+    "they can be judged later (CLI: --report-only with --judge-url and --judge-model)."
+)
 # Dialogues in a history: so many at most, and together this part of its tokens, so that they stay scattered.
 MOST_TOGETHER = 8
 PART = 4
@@ -71,10 +75,7 @@ class ScatteredDialogue(SelectedQuestions):
         if options.count_tokens is None:
             self.notes.append("Words stand for tokens, since nothing is given to count tokens with.")
         if self._judge is None:
-            self.notes.append(
-                f"No judge is given for {NAME!r}: answers are compared with references by ROUGE-L-Sum alone, and kept "
-                "in the file of answers."
-            )
+            self.notes.append(WITHOUT_JUDGE)
         else:
             self.metrics = {"judge": f"judge's score, in percent of {HIGHEST}", **self.metrics}
 
@@ -91,9 +92,14 @@ class ScatteredDialogue(SelectedQuestions):
         try:
             judged = self._judge.score([*earlier, short.question], short.reference.content, text)
         except NoScoreError as error:
-            self.notes.append(f"An answer to {question.id!r} is not judged: {error}.")
+            self.notes.append(f"{not_judged(question.id)}: {error}.")
             return scores
         return {"judge": judged / HIGHEST, **scores}
+
+
+def not_judged(question: str) -> str:
+    """How a note begins that says why an answer to the question of this id has no judge's score."""
+    return f"An answer to {question!r} is not judged"
 
 
 def _read_short(line: Line, count_tokens: Callable[[str], int]) -> Short:
