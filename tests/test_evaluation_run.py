@@ -151,6 +151,12 @@ def test_what_a_score_lacks_is_told_with_the_answer(engines, tmp_path):
         assert answer.notes == (f"An answer to {answer.question!r} is not judged.",)
 
 
+def test_what_a_method_is_is_no_note_of_its_answers(engines, tmp_path):
+    asked = options(methods=("lc", "magicdec", "lookup"), gamma=3)
+    answers = made_run(tmp_path, [about_documents(documents=("Spain",), questions=1)], asked, engines)
+    assert len(answers) == 3 and all(answer.notes == () for answer in answers)
+
+
 def test_a_second_call_asks_the_model_that_reasoned_without_the_document_and_its_text_counts(engines, tmp_path):
     task = reasoning()
     question = task.questions()[0]

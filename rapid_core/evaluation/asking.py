@@ -18,7 +18,7 @@ from rapid_core.evaluation.options import EvalOptions
 from rapid_core.evaluation.plan import Part
 from rapid_core.evaluation.prompt_clock import PromptClock
 from rapid_core.evaluation.records import Answer, Measurement, Question, SecondCall, Setting
-from rapid_core.planning import SPECULATION_OFF
+from rapid_core.planning import SPECULATION_OFF, WITHOUT_PASSAGES
 
 # What is wrong with one question, and says nothing of the others.
 FAILURES = (InputError, ModelOutputError, NotEnoughMemoryError, RetrievalError)
@@ -285,5 +285,6 @@ def _choice(setting: Setting) -> tuple[object, ...]:
 
 
 def _notes(results: Sequence[Result]) -> tuple[str, ...]:
-    """What the engine decided by itself, each once."""
-    return tuple(dict.fromkeys(note for result in results for note in result.stats.notes if note != SPECULATION_OFF))
+    """What the engine decided by itself, each once; not what its method has asked for."""
+    known = (SPECULATION_OFF, *WITHOUT_PASSAGES.values())
+    return tuple(dict.fromkeys(note for result in results for note in result.stats.notes if note not in known))

@@ -8,7 +8,7 @@ STYLE = """
   :root { --text: #e6edf3; --soft: #9aa4ae; --page: #14181d; --line: #3a424b; --row: #1c2229; }
 }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 72rem; color: var(--text); background: var(--page);
+body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 78rem; color: var(--text); background: var(--page);
   font: 1rem/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
 h1 { font-size: 1.6rem; line-height: 1.25; overflow-wrap: anywhere; }
 h2 { font-size: 1.25rem; margin: 3rem 0 0.5rem; padding-top: 0.75rem; border-top: 1px solid var(--line);
@@ -23,7 +23,7 @@ figure > .note { color: var(--soft); font-size: 0.875rem; margin: 0.4rem 0 0; }
 .wide:focus-visible { outline: 2px solid var(--soft); }
 .wide svg { min-width: 36rem; width: 100%; height: auto; }
 table { border-collapse: collapse; font-size: 0.875rem; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.3rem 0.7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th, td { padding: 0.3rem 0.5rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th:first-child, .words td { text-align: left; }
 .words td, .words th { white-space: normal; overflow-wrap: anywhere; }
 thead th { border-bottom-width: 2px; vertical-align: bottom; }
