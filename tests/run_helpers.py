@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import sys
 import zlib
 
+import pytest
 from helpers import TINY
 
-from rapid_core import LongContext, LongHistory, Message, RapidEngine
+import rapid_core.retrieval.searcher
+from rapid_core import LongContext, LongHistory, Message, RapidEngine, cli
 from rapid_core.evaluation.answers_file import RunFolder
 from rapid_core.evaluation.options import EvalOptions
 from rapid_core.evaluation.plan import Planner
@@ -128,3 +132,16 @@ def options(**given):
     listed = {"eta", "gamma", "retrieved_tokens", "context_tokens", "methods"}
     alone = {name: (value,) for name, value in given.items() if name in listed and not isinstance(value, tuple)}
     return EvalOptions(**{**given, **alone})
+
+
+def run_eval(*words):
+    """Run `rapid eval ...`; returns (status, stdout, stderr)."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rapid_core.retrieval.searcher, "load_encoder", lambda *_: WordEncoder())
+        patch.setattr(sys, "argv", ["rapid", "eval", *map(str, words)])
+        patch.setattr(sys, "stdout", out)
+        patch.setattr(sys, "stderr", err)
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+    return end.value.code or 0, out.getvalue(), err.getvalue()

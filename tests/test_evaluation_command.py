@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import random
@@ -12,12 +11,10 @@ import sys
 import time
 
 import pytest
-from run_helpers import CITIES, text_of
+from run_helpers import CITIES, run_eval, text_of
 
-import rapid_core.retrieval.searcher
-from rapid_core import cli
 from rapid_core.evaluation import asking, progress
-from rapid_core.testing import WordEncoder, save_tiny_model
+from rapid_core.testing import save_tiny_model
 
 # What is run once is run in one worker.
 pytestmark = pytest.mark.xdist_group("eval")
@@ -63,19 +60,6 @@ def data(tmp_path_factory):
     for name, lines in (("long_qa", short), ("long_mc", several)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
-
-
-def run_eval(*words):
-    """Run `rapid eval ...`; returns (status, stdout, stderr)."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rapid_core.retrieval.searcher, "load_encoder", lambda *_: WordEncoder())
-        patch.setattr(sys, "argv", ["rapid", "eval", *map(str, words)])
-        patch.setattr(sys, "stdout", out)
-        patch.setattr(sys, "stderr", err)
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-    return end.value.code or 0, out.getvalue(), err.getvalue()
 
 
 @pytest.fixture(scope="module")

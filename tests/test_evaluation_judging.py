@@ -7,10 +7,10 @@ import json
 import pytest
 from judge_server import Server, fails, says
 from rich.console import Console
-from run_helpers import made_engines, made_run, options
+from run_helpers import made_engines, made_run, options, run_eval
 
 from rapid_core.errors import InputError, OptionError
-from rapid_core.evaluation.answers_file import read_answers, read_description
+from rapid_core.evaluation.answers_file import RunFolder, read_answers, read_description
 from rapid_core.evaluation.judge import Judge, JudgeError
 from rapid_core.evaluation.judging import judge_kept
 from rapid_core.evaluation.tasks import TaskOptions, load_tasks
@@ -71,7 +71,8 @@ def test_kept_answers_are_judged_and_the_rest_of_them_stays(run):
         assert f"<reply>\n{old.text}\n</reply>" in server.asked.pop(0)["messages"][1]["content"]
     description = read_description(run)
     assert list(description["tasks"][NAME]) == ["judge", "rouge_l_sum"]
-    assert description["options"]["judge_model"] == "a-judge" and description["notes"] == ["something else"]
+    assert description["judge"] == {"url": server.url, "model": "a-judge"}
+    assert description["notes"] == ["something else"]
 
 
 def test_what_is_judged_is_not_judged_again(run):
@@ -105,11 +106,40 @@ def test_an_answer_that_gets_no_score_says_so_until_it_has_one(run):
     assert first.scores["judge"] == 0.4 and not any("not judged" in note for note in first.notes)
 
 
-def test_a_run_has_one_judge(run):
-    with Server(says("Score: 3")) as server:
+def test_each_score_is_written_when_it_is_there(run):
+    seen = []
+
+    def reply(_):
+        seen.append(sum("judge" in answer.scores for answer in read_answers(run)))
+        return says("Score: 3")
+
+    with Server(reply) as server:
+        judge_kept(run, judge_at(server), SILENT)
+    assert seen == list(range(8))
+
+
+def test_a_run_has_one_judge_and_one_that_scored_nothing_is_none(run):
+    with Server(fails(404), says("Score: 3")) as server:
+        with pytest.raises(JudgeError, match="refused model 'typo'"):
+            judge_kept(run, Judge(url=server.url, model="typo"), SILENT)
         judge_kept(run, judge_at(server), SILENT)
         with pytest.raises(OptionError, match="all answers of a run have one judge.*'a-judge'.*got 'another'"):
             judge_kept(run, Judge(url=server.url, model="another"), SILENT)
+
+
+def test_a_run_that_was_judged_goes_on_as_it_began(run, data):
+    with Server(says("Score: 3")) as server:
+        judge_kept(run, judge_at(server), SILENT)
+    begun = {name: value for name, value in read_description(run).items() if name in ("options", "versions")}
+    RunFolder(run).check(begun)
+
+
+def test_questions_that_a_run_has_not_kept_are_no_fault_of_the_data(run):
+    lines = [json.loads(line) for line in (run / "answers.jsonl").read_text().splitlines()]
+    older = [{name: value for name, value in line.items() if name not in ("asked", "references")} for line in lines]
+    (run / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in older))
+    with pytest.raises(InputError, match="the run has not kept that of 'scattered-dialogue/d.'; run it again"):
+        judge_kept(run, Judge(url="http://localhost:1/v1", model="a-judge"), SILENT)
 
 
 def test_other_data_than_the_runs_is_not_judged(run, data):
@@ -125,8 +155,7 @@ def test_other_data_than_the_runs_is_not_judged(run, data):
             file.write_text("\n".join(other))
             with pytest.raises(InputError, match="'scattered-dialogue/d.' is not in it as it was; restore the data"):
                 judge_kept(run, judge_at(server), SILENT)
-        file.write_text("\n".join(lines))
-        judge_kept(run, judge_at(server), SILENT)
+        assert server.asked == []
 
 
 def test_a_run_without_dialogues_has_nothing_to_judge(run):
@@ -134,3 +163,37 @@ def test_a_run_without_dialogues_has_nothing_to_judge(run):
     (run / "run.json").write_text(json.dumps(found | {"tasks": {"summary": {}}}))
     with pytest.raises(OptionError, match="a judge is for 'scattered-dialogue', and the run in .* has summary"):
         judge_kept(run, Judge(url="http://localhost:1/v1", model="a-judge"), SILENT)
+
+
+def test_the_report_of_a_run_that_was_judged_later_has_the_judges_scores(run):
+    described = read_description(run) | {"target": "tiny", "drafter": "tiny", "answers": 8}
+    (run / "run.json").write_text(json.dumps(described))
+    words = ("--out", run, "--report-only")
+    with Server(says("Score: 3")) as server:
+        asked = ("--judge-url", server.url, "--judge-model", "a-judge")
+        status, out, _ = run_eval(*words, *asked)
+        found = json.loads(out.splitlines()[-1])
+        assert status == 0 and found["tasks"][NAME]["lc"]["judge"] == 0.3
+        assert "judge's score, in percent of 10" in (run / "report.md").read_text()
+        kept = (run / "report.md").read_bytes()
+        assert run_eval(*words)[0] == 0 and (run / "report.md").read_bytes() == kept
+        assert len(server.asked) == 8
+
+
+def test_judging_that_is_stopped_says_that_it_goes_on_and_reports_what_is_there(run, monkeypatch):
+    described = read_description(run) | {"target": "tiny", "drafter": "tiny", "answers": 8}
+    (run / "run.json").write_text(json.dumps(described))
+    scores = iter([5.0, 7.0])
+
+    def score(*_):
+        for found in scores:
+            return found
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Judge, "score", score)
+    status, out, err = run_eval(
+        "--out", run, "--report-only", "--judge-url", "http://localhost:1/v1", "--judge-model", "a-judge"
+    )
+    assert status == 130 and "the same command goes on from here" in err
+    assert json.loads(out.splitlines()[-1])["answers"] == 8
+    assert [answer.scores.get("judge") for answer in read_answers(run)] == [0.5, 0.7] + [None] * 6

@@ -110,9 +110,15 @@ class RunFolder:
         self.answers.append(answer)
 
     def rewrite(self, description: dict[str, Any], answers: Sequence[Answer]) -> None:
-        """Put other scores and another description in the place of those in the open folder."""
-        self._replace(ANSWERS, b"".join(map(_line, map(asdict, answers))))
+        """Put other scores and another description in the place of those in the open folder.
+
+        The description goes first: answers that it promises more of are found to be missing.
+        """
         self._replace(RUN, _described(description))
+        measurements, old = self._files
+        old.close()
+        self._replace(ANSWERS, b"".join(map(_line, map(asdict, answers))))
+        self._files = [measurements, (self._folder / ANSWERS).open("ab")]
         self.answers = list(answers)
 
     def __enter__(self) -> Self:
@@ -161,8 +167,8 @@ class RunFolder:
             os.truncate(file, sum(len(line) + 1 for line in lines[: len(wanted)]))
 
 
-def read_description(folder: Path) -> dict[str, Any]:
-    """What the run in a folder is. Raises `InputError` where there is none."""
+def read_description(folder: Path, needed: Sequence[str] = ()) -> dict[str, Any]:
+    """What the run in a folder is. Raises `InputError` where there is none, or one that lacks what is needed."""
     file = folder / RUN
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
@@ -172,6 +178,10 @@ def read_description(folder: Path) -> dict[str, Any]:
         raise InputError(f"{str(file)!r} must be JSON: {error}; name the folder of another run") from error
     if not isinstance(found, dict):
         raise InputError(f"{str(file)!r} must hold one JSON object, got {type(found).__name__}")
+    if missing := [name for name in needed if name not in found]:
+        raise InputError(
+            f"the {RUN} of a run has {', '.join(needed)}, got none of {', '.join(missing)}; restore the file"
+        )
     return found
 
 

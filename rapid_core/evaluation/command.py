@@ -13,7 +13,7 @@ from rich.console import Console
 
 from rapid_core.command_options import DEFAULT_ETA, number_or_word, numbers_of, spread, words_of
 from rapid_core.errors import OptionError
-from rapid_core.evaluation.judge import KEY_VARIABLE, judge_of
+from rapid_core.evaluation.judge import KEY_VARIABLE, Judge, judge_of
 from rapid_core.evaluation.methods import METHODS
 from rapid_core.evaluation.options import LOCAL_TASKS, PAPER_GAMMA, EvalOptions, FitChoice
 from rapid_core.model_choice import ModelChoice
@@ -102,11 +102,8 @@ def evaluate(
     """
     if report_only:
         _refuse_others(context)
-        if (judge := judge_of(judge_url, judge_model)) is not None:
-            from rapid_core.evaluation.judging import judge_kept
-
-            judge_kept(out, judge, Console(stderr=True, highlight=False))
-        _report(out, complete=None)
+        judge = judge_of(judge_url, judge_model)
+        _report(out, complete=None if judge is None else _judge(out, judge))
     options = EvalOptions(
         **asdict(models),
         upward_drafter=upward_drafter,
@@ -139,6 +136,19 @@ def evaluate(
         # Before the first question there is nothing to report.
         raise typer.Exit(STOPPED_STATUS) from None
     _report(out, complete=complete)
+
+
+def _judge(folder: Path, judge: Judge) -> bool:
+    """Judge what a run has kept; whether that came to its end."""
+    from rapid_core.evaluation.judging import judge_kept
+
+    console = Console(stderr=True, highlight=False)
+    try:
+        judge_kept(folder, judge, console)
+    except KeyboardInterrupt:
+        console.print("stopped; the same command goes on from here")
+        return False
+    return True
 
 
 def _report(folder: Path, *, complete: bool | None) -> None:

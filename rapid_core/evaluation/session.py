@@ -18,7 +18,7 @@ from rich.text import Text
 
 from rapid_core.engine import RapidEngine
 from rapid_core.errors import InputError
-from rapid_core.evaluation.answers_file import RUN, RunFolder, read_answers, read_description, read_measurements
+from rapid_core.evaluation.answers_file import RunFolder, read_answers, read_description, read_measurements
 from rapid_core.evaluation.engines import load_engines
 from rapid_core.evaluation.options import EvalOptions
 from rapid_core.evaluation.plan import Plan, Planner
@@ -67,12 +67,7 @@ def evaluate(options: EvalOptions, out: Path, console: Console) -> bool:
 
 def report(folder: Path, console: Console) -> dict[str, Any]:
     """Write the report of what is in a folder, print its tables, and return what fits one line of JSON."""
-    description, answers = read_description(folder), read_answers(folder)
-    missing = [name for name in TOLD if name not in description]
-    if missing:
-        raise InputError(
-            f"the {RUN} of a run has {', '.join(TOLD)}, got none of {', '.join(missing)}; restore the file"
-        )
+    description, answers = read_description(folder, TOLD), read_answers(folder)
     told = {name: value for name, value in description.items() if name not in NOT_TOLD}
     notes = list(description["notes"])
     if len(answers) < description["answers"]:
