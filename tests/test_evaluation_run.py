@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from helpers import TINY
 from run_helpers import (
     MadeTask,
     about_documents,
@@ -19,10 +20,11 @@ from run_helpers import (
     text_of,
 )
 
-from rapid_core import LongContext, Sampling, Speculation
+from rapid_core import LongContext, RapidEngine, Sampling, Speculation
 from rapid_core.evaluation.answers_file import read_answers, read_measurements
 from rapid_core.evaluation.asking import seed_of
 from rapid_core.evaluation.records import Setting
+from rapid_core.testing import WordEncoder, tiny_pair
 
 LOSSLESS = ("lc", "sd", "magicdec", "lookup")
 # Everything that a run can compare, on one engine.
@@ -196,6 +198,21 @@ def test_a_document_is_read_once_for_all_its_questions_and_settings(tmp_path):
     by_target = sum(tokens for model, tokens in read if model is engines["drafter"].target.model)
     # Four questions in two settings: without the caches it would be eight times the document.
     assert document < by_target < 2 * document
+
+
+def test_a_second_call_does_not_cost_the_document_its_place_in_the_cache(tmp_path):
+    # Room for the caches that are worked with, and for no other one.
+    engine = RapidEngine(*tiny_pair(window=4096), retrieval=TINY, encoder=WordEncoder(), cache_gib=0, reproducible=True)
+    read = []
+    engine.target.model.register_forward_pre_hook(
+        lambda _, __, given: read.append(given["input_ids"].shape[1]), with_kwargs=True
+    )
+    task = reasoning(documents=("Spain",), paragraphs=60)
+    asked = options(methods=("lc", "rag", "sd", "lookup", "rapid"), eta=(5, 10), gamma=3)
+    made_run(tmp_path, [task], asked, {"drafter": engine})
+    document = engine.count_tokens(text_of("Spain", 60))
+    # Of six settings five have the document read by the target.
+    assert document < sum(read) < 2 * document
 
 
 def test_all_settings_that_read_a_prompt_have_its_seconds(engines, tmp_path):

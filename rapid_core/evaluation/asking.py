@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from rapid_core.config import Sampling, Speculation
 from rapid_core.datatypes import Chunk, LongContext, LongHistory, Message, Result, Stats
 from rapid_core.engine import RapidEngine
 from rapid_core.errors import InputError, ModelOutputError, NotEnoughMemoryError, RetrievalError
+from rapid_core.evaluation.engines import EnginesBeside
 from rapid_core.evaluation.methods import METHODS
 from rapid_core.evaluation.options import EvalOptions
 from rapid_core.evaluation.plan import Part
@@ -65,26 +66,27 @@ class _Known:
     likelihoods: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
 
-class Clocks:
-    """A clock for each role of each engine, for all of a run."""
+class Engines:
+    """The engines of a run by what methods call them, those beside them, and a clock for each role of each."""
 
-    def __init__(self, engines: Iterable[str]) -> None:
-        self.target = {name: PromptClock() for name in engines}
-        self.drafter = {name: PromptClock() for name in engines}
+    def __init__(self, engines: Mapping[str, RapidEngine]) -> None:
+        self.engines = engines
+        self.beside = EnginesBeside(engines)
+        self.target_clocks = {name: PromptClock() for name in engines}
+        self.drafter_clocks = {name: PromptClock() for name in engines}
 
 
 class Asker:
-    """Asks the questions of one part. engines: by what a method calls the one that it wants.
+    """Asks the questions of one part.
 
     Every prompt is read before it is answered behind, so that what an answer takes does not depend on who
     was asked first.
     """
 
-    def __init__(self, engines: Mapping[str, RapidEngine], options: EvalOptions, part: Part, clocks: Clocks) -> None:
+    def __init__(self, engines: Engines, options: EvalOptions, part: Part) -> None:
         self._engines = engines
         self._options = options
         self._part = part
-        self._clocks = clocks
         self._question: Question | None = None
         self._known = _Known()
 
@@ -185,14 +187,14 @@ class Asker:
         if request.by_target:
             if engine not in self._known.target_s:
                 plain = replace(request, context=request.question.context, speculation=Speculation.off())
-                clock = self._clocks.target[engine]
+                clock = self._engines.target_clocks[engine]
                 self._known.target_s[engine] = clock.whole(self._read(plain, clock, "prefill").prefill_s)
             prefill_s = self._known.target_s[engine]
         if not request.speculation.retrieves:
             return Stats(prefill_s=prefill_s)
         key = _choice(request.setting)
         if key not in self._known.drafter:
-            clock = self._clocks.drafter[engine]
+            clock = self._engines.drafter_clocks[engine]
             if request.by_target:
                 # An eta that sets itself would add what it takes to that of settings without one.
                 fixed = replace(request.speculation, eta=0.0)
@@ -225,9 +227,13 @@ class Asker:
         )
 
     def _answer_alone(self, request: _Request, second: SecondCall, reasoning: str) -> Result:
-        """The second call of chain of thought, by the model that answered: without a document nothing drafts."""
+        """The second call of chain of thought, by the model that answered, decoded plainly whatever the method.
+
+        It has no document, from which drafts would come, and is short.
+        """
         alone = replace(
             request,
+            engine=self._engines.beside[METHODS[request.setting.method].engine],
             context=None,
             speculation=Speculation.off() if request.by_target else request.speculation,
             sampling=replace(request.sampling, max_new_tokens=second.max_new_tokens),
@@ -262,7 +268,7 @@ class Asker:
         return self._known.likelihoods[engine]
 
     def _engine(self, setting: Setting) -> RapidEngine:
-        return self._engines[METHODS[setting.method].engine]
+        return self._engines.engines[METHODS[setting.method].engine]
 
     def _sampling(self, question: Question, setting: Setting) -> Sampling:
         temperature = self._options.temperature

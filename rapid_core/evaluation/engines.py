@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from rapid_core.engine import RapidEngine
@@ -35,6 +35,30 @@ def load_engines(options: EvalOptions) -> Iterator[dict[str, RapidEngine]]:
             for loaded in engines.values():
                 loaded.warm_up()
         yield engines
+
+
+class EnginesBeside(Mapping[str, RapidEngine]):
+    """For each engine one on the same models, for prompts without a document.
+
+    Their caches are their own: a document that fills the budget stays in those of the first ones.
+    """
+
+    def __init__(self, engines: Mapping[str, RapidEngine]) -> None:
+        self._engines = engines
+        self._made: dict[str, RapidEngine] = {}
+
+    def __getitem__(self, name: str) -> RapidEngine:
+        """Made when it is first wanted."""
+        if name not in self._made:
+            engine = self._engines[name]
+            self._made[name] = RapidEngine(engine.target, engine.drafter, cache_gib=0, reproducible=True)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._engines)
+
+    def __len__(self) -> int:
+        return len(self._engines)
 
 
 def _upward(engine: RapidEngine, options: EvalOptions, name: str) -> RapidEngine:

@@ -79,9 +79,11 @@ class Planner:
             for tokens in dict.fromkeys(setting.context_tokens for setting in self._settings):
                 settings = [setting for setting in self._settings if setting.context_tokens == tokens]
                 sized = self._sized(own, tokens, others)
-                # The one that comes last where a text is lengthened.
-                most = len(SEPARATOR.join([texts.get(name, ""), *others[:-1]]))
-                other = "" if not others or any(len(_text(question) or "") > most for question in sized) else others[-1]
+                other = ""
+                if others and any(setting.unrelated for setting in settings):
+                    # A text may be lengthened with all others but the last one.
+                    most = len(SEPARATOR.join([texts.get(name, ""), *others[:-1]]))
+                    other = "" if any(len(_text(question) or "") > most for question in sized) else others[-1]
                 asked = [(question, self._settings_of(question, settings, other)) for question in sized]
                 asked = [(question, found) for question, found in asked if found]
                 if asked:

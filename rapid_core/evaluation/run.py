@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from rapid_core.engine import RapidEngine
 from rapid_core.errors import InputError
 from rapid_core.evaluation.answers_file import ANSWERS, RunFolder
-from rapid_core.evaluation.asking import Asker, Clocks, Scorer
+from rapid_core.evaluation.asking import Asker, Engines, Scorer
 from rapid_core.evaluation.options import EvalOptions
 from rapid_core.evaluation.plan import Plan
 from rapid_core.evaluation.records import Question, Setting
@@ -39,9 +39,9 @@ def run(
                 f"{found[0]!r} by {found[1].label}, where {wanted[0]!r} by {wanted[1].label} is asked; name "
                 "another --out"
             )
-    place, clocks = 0, Clocks(engines)
+    place, for_all = 0, Engines(engines)
     for part in plan.parts:
-        asker = Asker(engines, options, part, clocks)
+        asker = Asker(for_all, options, part)
         for question, setting in part:
             place += 1
             if place > len(there):
