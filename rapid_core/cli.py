@@ -7,16 +7,17 @@ import json
 import math
 import os
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from rapid_core.answer_choice import AnswerChoice
 from rapid_core.bench.command import bench
-from rapid_core.command_options import DEFAULT_ETA, number_or_word, spread
-from rapid_core.config import Fit, Retrieval, Sampling, Speculation
+from rapid_core.command_options import spread
+from rapid_core.config import Retrieval
 from rapid_core.context import read_messages
 from rapid_core.datatypes import Delta, LongContext, Message, Result
 from rapid_core.documents import PYTHON_REFERENCE, ReadDocument, read_document
@@ -48,82 +49,20 @@ Doc = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answering:
-    """How a command answers: options of `generate` as they are written on the command line."""
-
-    gamma: str = field(
-        default="auto", metadata={"help": "Draft tokens a round; 'auto' chooses each round who drafts and how many."}
-    )
-    eta: str = field(
-        default=DEFAULT_ETA,
-        metadata={
-            "help": "Strength of the knowledge transfer; 0 is lossless, and 'auto' sets it by what the passages are "
-            "worth."
-        },
-    )
-    temperature: float = field(default=0.0, metadata={"help": "0 is greedy."})
-    top_p: float = field(default=1.0, metadata={"help": "Nucleus sampling; 1 is off."})
-    seed: int | None = field(default=None, metadata={"help": "The same seed gives the same text."})
-    max_new_tokens: int = field(default=192, metadata={"help": "Length of the answer at the most, in tokens."})
-    stop: list[str] | None = field(
-        default=None, metadata={"help": "End the answer before this text; may be given again."}
-    )
-    fit: Fit | None = field(
-        default=None,
-        metadata={
-            "help": "If the document exceeds the target's window: refuse (error), read the best passages that fit "
-            f"(retrieve), or cut its middle out (middle). Default: error, and retrieve for '{PYTHON_REFERENCE}'."
-        },
-    )
-    budget: str = field(
-        default="paper",
-        metadata={
-            "help": "Tokens that the drafter reads of the document: a number, 'paper' (4,096, or 1/24 of a longer "
-            "one), or 'auto', which ends where the similarities fall off."
-        },
-    )
-    no_speculation: bool = field(
-        default=False, metadata={"names": ("--no-speculation",), "help": "Plain decoding by the target."}
-    )
-    show_drafts: bool = field(
-        default=False, metadata={"names": ("--show-drafts",), "help": "Colour what the drafter proposed."}
-    )
-
-    def sampling(self) -> Sampling:
-        """Raises `OptionError`."""
-        return Sampling(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            seed=self.seed,
-            max_new_tokens=self.max_new_tokens,
-            stop=self.stop,
-        )
-
-    def speculation(self) -> Speculation:
-        """Raises `OptionError`, also for options that plain decoding has no use for."""
-        checked = Speculation(gamma=number_or_word(self.gamma), eta=number_or_word(self.eta))  # type: ignore[arg-type]
-        return Speculation.off() if self.no_speculation else checked
-
-    def fit_of(self, document: ReadDocument) -> Fit:
-        """What is asked for, or what suits a document."""
-        return self.fit or ("retrieve" if document.name == PYTHON_REFERENCE else "error")
-
-
 @app.command()
 @spread
 def ask(
     doc: Doc,
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="What you want to know.")],
     models: ModelChoice,
-    answering: Answering,
+    answering: AnswerChoice,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
     """Answer a question about a document."""
     # What can be wrong with the input is found before a model is loaded.
     read_messages(question)
     sampling, speculation = answering.sampling(), answering.speculation()
-    retrieval = models.retrieval(budget=number_or_word(answering.budget))
+    retrieval = answering.retrieval(models)
     document = _read(doc)
     prompt = [Message("user", INSTRUCTION.format(question=question))]
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
@@ -159,11 +98,11 @@ def ask(
 def chat(
     doc: Doc,
     models: ModelChoice,
-    answering: Answering,
+    answering: AnswerChoice,
 ) -> None:
     """Talk about a document; every turn remembers those before it. An empty line or Ctrl-D ends it."""
     sampling, speculation = answering.sampling(), answering.speculation()
-    retrieval = models.retrieval(budget=number_or_word(answering.budget))
+    retrieval = answering.retrieval(models)
     if doc == "-":
         raise typer.BadParameter("standard input is where the questions come from; name a file", param_hint="DOC")
     document = _read(doc)

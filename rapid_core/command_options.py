@@ -19,8 +19,7 @@ DEFAULT_ETA = f"{Speculation().eta:g}"
 def spread(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for each field of those of its arguments that are records.
 
-    The record says of a field, in its metadata, the `help`, and where need be `names`, the option's own, and `read`,
-    which makes its value of a text.
+    A field says by `command_field.option` what its option is.
     """
     signature = inspect.signature(command, eval_str=True)
     records: dict[str, Any] = {}
@@ -45,8 +44,8 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
 def _option(kinds: Mapping[str, Any], own: Field[Any]) -> inspect.Parameter:
     """The parameter that typer makes an option of."""
-    option = typer.Option(*own.metadata.get("names", ()), help=own.metadata["help"])
-    kind = str | None if "read" in own.metadata else kinds[own.name]
+    option = typer.Option(*own.metadata["names"], help=own.metadata["help"])
+    kind = kinds[own.name] if own.metadata["read"] is None else str | None
     return inspect.Parameter(
         own.name,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -56,7 +55,8 @@ def _option(kinds: Mapping[str, Any], own: Field[Any]) -> inspect.Parameter:
 
 
 def _value(own: Field[Any], given: Any) -> Any:
-    return own.metadata["read"](given) if "read" in own.metadata and given is not None else given
+    read = own.metadata["read"]
+    return given if read is None or given is None else read(given)
 
 
 def words_of(listed: str) -> tuple[str, ...]:

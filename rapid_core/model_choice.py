@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
+from rapid_core.command_field import option
 from rapid_core.config import Retrieval
 from rapid_core.errors import OptionError
 
@@ -25,42 +26,30 @@ def read_device_map(text: str) -> str | dict[str, str | int]:
     return found
 
 
-def _said(words: str, **more: Any) -> dict[str, Any]:
-    """What the command line says of a field; read: how it makes its value of a text."""
-    return {"help": words, **more}
-
-
 @dataclass(frozen=True, kw_only=True)
 class ModelChoice:
     """Both models, where they go and how they are loaded, each as for `RapidEngine.load`, and the encoder."""
 
-    target: str = field(
-        default="demo", metadata=_said("Model that reads everything: hub name, folder, .gguf file or 'demo'.")
+    target: str = option("demo", "Model that reads everything: hub name, folder, .gguf file or 'demo'.")
+    drafter: str | None = option(None, "Model that drafts; the target itself unless given.")
+    encoder: str | None = option(None, "Encoder for retrieval: hub name, folder or 'demo'.")
+    device: str = option("auto", "Where the target runs: 'auto', 'cpu', 'cuda:0', …")
+    drafter_device: str | None = option(None, "Where the drafter runs; the target's device unless given.")
+    device_map: str | dict[str, str | int] | None = option(
+        None,
+        "In place of a device: spread the target over the accelerators ('auto', 'balanced', 'balanced_low_0', "
+        "'sequential'), or its modules over devices ('model.embed_tokens=0,model.layers=1,…').",
+        read=read_device_map,
     )
-    drafter: str | None = field(default=None, metadata=_said("Model that drafts; the target itself unless given."))
-    encoder: str | None = field(default=None, metadata=_said("Encoder for retrieval: hub name, folder or 'demo'."))
-    device: str = field(default="auto", metadata=_said("Where the target runs: 'auto', 'cpu', 'cuda:0', …"))
-    drafter_device: str | None = field(
-        default=None, metadata=_said("Where the drafter runs; the target's device unless given.")
+    drafter_device_map: str | dict[str, str | int] | None = option(
+        None, "The same for the drafter.", read=read_device_map
     )
-    device_map: str | dict[str, str | int] | None = field(
-        default=None,
-        metadata=_said(
-            "In place of a device: spread the target over the accelerators ('auto', 'balanced', 'balanced_low_0', "
-            "'sequential'), or its modules over devices ('model.embed_tokens=0,model.layers=1,…').",
-            read=read_device_map,
-        ),
+    dtype: str = option("auto", "'auto', 'float32', 'bfloat16' or 'float16'.")
+    drafter_dtype: str | None = option(None, "The drafter's dtype; the target's unless given.")
+    quantization: str | None = option(
+        None, "'bnb-8bit', 'bnb-4bit', 'torchao-int8', 'torchao-int4' or 'none': weights of fewer bits."
     )
-    drafter_device_map: str | dict[str, str | int] | None = field(
-        default=None, metadata=_said("The same for the drafter.", read=read_device_map)
-    )
-    dtype: str = field(default="auto", metadata=_said("'auto', 'float32', 'bfloat16' or 'float16'."))
-    drafter_dtype: str | None = field(default=None, metadata=_said("The drafter's dtype; the target's unless given."))
-    quantization: str | None = field(
-        default=None,
-        metadata=_said("'bnb-8bit', 'bnb-4bit', 'torchao-int8', 'torchao-int4' or 'none': weights of fewer bits."),
-    )
-    drafter_quantization: str | None = field(default=None, metadata=_said("The drafter's; the target's unless given."))
+    drafter_quantization: str | None = option(None, "The drafter's; the target's unless given.")
 
     def to_load(self) -> dict[str, Any]:
         """The arguments of `RapidEngine.load` that say which models, and how."""
