@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from rapid_core.config import Sampling, Speculation
+from rapid_core.config import Retrieval, Sampling, Speculation
 from rapid_core.constrained import Grammars, Matcher
 from rapid_core.constraint import Constraint
 from rapid_core.context import Task
@@ -114,9 +114,9 @@ class Answerer:
             raise raised.error from None
         return self._stats(prepared, Counts(), 0, 0, 0.0, 0.0)
 
-    def retrieve(self, request: Request, tokens: int | None) -> tuple[Chunk, ...]:
-        """The passages that the drafter would read, of up to `tokens`."""
-        return self._preparer.passages(self._task(request), tokens, request.sampling, request.progress)
+    def retrieve(self, request: Request, retrieval: Retrieval) -> tuple[Chunk, ...]:
+        """The passages that the drafter would read by `retrieval`."""
+        return self._preparer.passages(self._task(request), retrieval, request.sampling, request.progress)
 
     def log_likelihoods(self, request: Request, answers: Sequence[str]) -> tuple[float, ...]:
         """Log-probability of each of `answers` behind the prompt of a request."""

@@ -292,19 +292,28 @@ class RapidEngine:
         return self._prompter.first_and_last(text, tokens)
 
     def retrieve(
-        self, prompt: Prompt, *, context: Context | None = None, tokens: int | None = None
+        self,
+        prompt: Prompt,
+        *,
+        context: Context | None = None,
+        tokens: int | None = None,
+        threshold: float | None = None,
     ) -> tuple[Chunk, ...]:
         """The passages that the drafter would read, in their order; none where nothing is near or to be left out.
 
-        tokens: of all passages together, at the most; None is the length that `Retrieval` says. They can
-        be handed on as `LongContext.chunks`.
+        tokens: of all passages together, at the most; threshold: the similarity that each needs. None is what
+        `Retrieval` says. They can be handed on as `LongContext.chunks`.
         """
         self._check_open()
-        if tokens is not None:
-            Retrieval(budget=tokens)
+        usual = self.retrieval
+        retrieval = replace(
+            usual,
+            budget=usual.budget if tokens is None else tokens,
+            threshold=usual.threshold if threshold is None else threshold,
+        )
         request = Request.of(prompt, context, None, None, "error", (), None)
         with self._turn():
-            return self._answerer.retrieve(request, tokens)
+            return self._answerer.retrieve(request, retrieval)
 
     def prefill(
         self,

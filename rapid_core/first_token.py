@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from rapid_core.config import Fit, Sampling, Speculation
+from rapid_core.config import Fit, Retrieval, Sampling, Speculation
 from rapid_core.context import Task
 from rapid_core.datatypes import Chunk
 from rapid_core.plan import OnProgress, Plan
@@ -164,10 +164,10 @@ class Preparer:
             prepared.draft_cached, prepared.drafter_ready = cached, True
 
     def passages(
-        self, task: Task, tokens: int | None, sampling: Sampling, on_progress: OnProgress
+        self, task: Task, retrieval: Retrieval, sampling: Sampling, on_progress: OnProgress
     ) -> tuple[Chunk, ...]:
-        """The passages that the drafter would read, of up to `tokens`."""
-        return self._planner.passages(task, tokens, reserve=sampling.max_new_tokens, on_progress=on_progress)
+        """The passages that the drafter would read by `retrieval`."""
+        return self._planner.passages(task, retrieval, reserve=sampling.max_new_tokens, on_progress=on_progress)
 
     def plan_again(
         self, prepared: Prepared, answer: str, answered: int, sampling: Sampling, on_progress: OnProgress

@@ -113,13 +113,10 @@ class Planner:
         plan.prompts = PromptPair(ids, None)
         return plan
 
-    def passages(self, task: Task, tokens: int | None, *, reserve: int, on_progress: OnProgress) -> tuple[Chunk, ...]:
-        """The passages that the drafter would read, of up to `tokens`; None is the length that `Retrieval` says."""
+    def passages(self, task: Task, retrieval: Retrieval, *, reserve: int, on_progress: OnProgress) -> tuple[Chunk, ...]:
+        """The passages that the drafter would read by `retrieval`, which differs in length and threshold alone."""
         plan = self._unread(task)
-        planner = self._drafter_planner
-        if tokens is not None:
-            planner = self._planner_of(replace(self._retrieval, budget=tokens))
-        planner.plan(plan, self._drafter_reserve(reserve), on_progress)
+        self._planner_of(retrieval).plan(plan, self._drafter_reserve(reserve), on_progress)
         return plan.retrieved
 
     def plan_again(

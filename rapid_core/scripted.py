@@ -163,7 +163,12 @@ class ScriptedEngine:
         return tuple(-float(self.count_tokens(answer)) for answer in answers)
 
     def retrieve(
-        self, prompt: str | Sequence[Message], *, context: Context | None = None, tokens: int | None = None
+        self,
+        prompt: str | Sequence[Message],
+        *,
+        context: Context | None = None,
+        tokens: int | None = None,
+        threshold: float | None = None,  # noqa: ARG002 - it searches for nothing
     ) -> tuple[Chunk, ...]:
         """The first paragraphs of the document, of up to `tokens` words, or its first one."""
         asked, _ = self._asked(prompt, context, None, None, "error", ())

@@ -319,6 +319,17 @@ def test_retrieved_passages_are_those_that_the_drafter_reads(engine):
     assert given.retrieved == shorter
     with pytest.raises(OptionError, match="budget"):
         engine.retrieve(QUESTION, context=DOCUMENT, tokens=0)
+    with pytest.raises(OptionError, match="threshold"):
+        engine.retrieve(QUESTION, context=DOCUMENT, threshold=2)
+
+
+def test_passages_can_be_retrieved_whatever_the_threshold():
+    retrieval = Retrieval(chunk_tokens=64, threshold=1.0, floor_tokens=128)
+    with tiny_engine(retrieval=retrieval, **WINDOW) as engine:
+        assert engine.retrieve(QUESTION, context=DOCUMENT) == ()
+        found = engine.retrieve(QUESTION, context=DOCUMENT, threshold=-1)
+        assert found and engine.retrieve(QUESTION, context=DOCUMENT, threshold=0.999) == ()
+        assert [chunk.start for chunk in found] == sorted(chunk.start for chunk in found)
 
 
 def test_first_and_last_leaves_out_the_middle(engine):

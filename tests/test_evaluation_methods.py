@@ -137,6 +137,12 @@ def test_a_gamma_that_follows_the_clock_is_noted():
     assert "follows the clock" in note and "can differ from run to run" in note
 
 
+def test_lengths_that_hold_no_passage_are_noted():
+    assert options(retrieved_tokens=(512, 4096)).notes == []
+    [note] = options(retrieved_tokens=(128, 256, 512)).notes
+    assert note.startswith("passages have up to 512 tokens and are not cut: where 128, 256 are retrieved")
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

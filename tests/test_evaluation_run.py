@@ -307,6 +307,17 @@ def test_the_drafter_reads_passages_of_the_length_and_document_that_a_setting_na
 # ------------------------------------------------------------------------------------------- errors
 
 
+def test_passages_of_another_document_are_read_however_little_they_have_to_do_with_the_question(tmp_path):
+    # Nothing is so similar to the question: of its own document nobody reads a passage.
+    retrieval = replace(TINY, threshold=1.0)
+    engine = RapidEngine(*tiny_pair(window=4096), retrieval=retrieval, encoder=WordEncoder(), reproducible=True)
+    asked = options(methods=("rag", "rapid"), gamma=3, retrieved_tokens=200, unrelated=True)
+    for answer in made_run(tmp_path, [about_documents(questions=1)], asked, {"drafter": engine}):
+        by_rapid, unrelated = answer.setting.method == "rapid", answer.setting.unrelated
+        assert not by_rapid or (answer.drafter_prompt_tokens > 100) == unrelated
+        assert any("no drafter" in note or "without passages" in note for note in answer.notes) != unrelated
+
+
 def test_a_question_that_cannot_be_answered_is_kept_with_its_error_and_the_run_goes_on(tmp_path):
     engines = made_engines(window=640)
     long = about_documents("long", documents=("Norway",), questions=1)

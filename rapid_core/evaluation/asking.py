@@ -21,6 +21,7 @@ from rapid_core.evaluation.prompt_clock import PromptClock
 from rapid_core.evaluation.records import Answer, Measurement, Question, SecondCall, Setting
 from rapid_core.planning import SPECULATION_OFF, WITHOUT_PASSAGES
 
+ANY_SIMILARITY = -1.0
 # What is wrong with one question, and says nothing of the others.
 FAILURES = (InputError, ModelOutputError, NotEnoughMemoryError, RetrievalError)
 
@@ -171,8 +172,12 @@ class Asker:
         key = _choice(setting)
         if key not in self._known.passages:
             source = replace(context, text=self._part.other) if setting.unrelated else context
+            # Those of another document would hardly reach the threshold, and nobody would read them.
+            threshold = ANY_SIMILARITY if setting.unrelated else None
             started = time.perf_counter()
-            found = self._engine(setting).retrieve(question.messages, context=source, tokens=setting.retrieved_tokens)
+            found = self._engine(setting).retrieve(
+                question.messages, context=source, tokens=setting.retrieved_tokens, threshold=threshold
+            )
             seconds = time.perf_counter() - started
             if setting.unrelated:
                 # Their places are in another document.

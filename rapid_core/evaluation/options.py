@@ -101,12 +101,19 @@ class EvalOptions(ModelChoice):
     @property
     def notes(self) -> list[str]:
         """What a reader of the results must know of the options."""
-        if "auto" not in self.gamma:
-            return []
-        return [
-            "gamma 'auto' follows the clock: answers of models in bfloat16 or float16, and drawn ones, can differ "
-            "from run to run; a fixed gamma gives the same answers each time"
-        ]
+        found = []
+        if "auto" in self.gamma:
+            found.append(
+                "gamma 'auto' follows the clock: answers of models in bfloat16 or float16, and drawn ones, can differ "
+                "from run to run; a fixed gamma gives the same answers each time"
+            )
+        whole = self.retrieval().chunk_tokens
+        if short := [tokens for tokens in self.retrieved_tokens if tokens < whole]:
+            found.append(
+                f"passages have up to {whole:,} tokens and are not cut: where {', '.join(map(str, short))} are "
+                "retrieved, few of them fit, or none"
+            )
+        return found
 
     def as_object(self) -> dict[str, Any]:
         """For JSON; what `json` makes of it is the same again."""
