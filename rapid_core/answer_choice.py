@@ -39,7 +39,7 @@ class AnswerChoice:
     show_drafts: bool = option(False, "Colour what the drafter proposed.", names=("--show-drafts",))
 
     def sampling(self) -> Sampling:
-        """Raises `OptionError`."""
+        """How tokens are chosen. Raises `OptionError`."""
         return Sampling(
             temperature=self.temperature,
             top_p=self.top_p,
@@ -49,12 +49,12 @@ class AnswerChoice:
         )
 
     def speculation(self) -> Speculation:
-        """Raises `OptionError`, also for options that plain decoding has no use for."""
+        """Who drafts. Raises `OptionError`, also for options that plain decoding has no use for."""
         checked = Speculation(gamma=number_or_word(self.gamma), eta=number_or_word(self.eta))  # type: ignore[arg-type]
         return Speculation.off() if self.no_speculation else checked
 
     def retrieval(self, models: ModelChoice) -> Retrieval:
-        """With the encoder of `models`. Raises `OptionError`."""
+        """How passages are found, with the encoder of `models`. Raises `OptionError`."""
         return models.retrieval(budget=number_or_word(self.budget))
 
     def fit_of(self, document: ReadDocument) -> Fit:

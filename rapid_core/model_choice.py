@@ -56,5 +56,5 @@ class ModelChoice:
         return {own.name: getattr(self, own.name) for own in fields(ModelChoice) if own.name != "encoder"}
 
     def retrieval(self, **options: Any) -> Retrieval:
-        """Retrieval with the encoder, the default one unless another is named. Raises `OptionError`."""
+        """How passages are found, with the encoder or the default one. Raises `OptionError`."""
         return Retrieval(**options) if self.encoder is None else Retrieval(encoder=self.encoder, **options)

@@ -238,7 +238,7 @@ class Asker:
         """
         alone = replace(
             request,
-            engine=self._engines.beside[METHODS[request.setting.method].engine],
+            engine=self._engines.beside.of(METHODS[request.setting.method].engine),
             context=None,
             speculation=Speculation.off() if request.by_target else request.speculation,
             sampling=replace(request.sampling, max_new_tokens=second.max_new_tokens),

@@ -37,7 +37,7 @@ def load_engines(options: EvalOptions) -> Iterator[dict[str, RapidEngine]]:
         yield engines
 
 
-class EnginesBeside(Mapping[str, RapidEngine]):
+class EnginesBeside:
     """For each engine one on the same models, for prompts without a document.
 
     Their caches are their own: a document that fills the budget stays in those of the first ones.
@@ -47,18 +47,12 @@ class EnginesBeside(Mapping[str, RapidEngine]):
         self._engines = engines
         self._made: dict[str, RapidEngine] = {}
 
-    def __getitem__(self, name: str) -> RapidEngine:
-        """Made when it is first wanted."""
+    def of(self, name: str) -> RapidEngine:
+        """The one beside the engine of that name, made when it is first wanted."""
         if name not in self._made:
             engine = self._engines[name]
             self._made[name] = RapidEngine(engine.target, engine.drafter, cache_gib=0, reproducible=True)
         return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._engines)
-
-    def __len__(self) -> int:
-        return len(self._engines)
 
 
 def _upward(engine: RapidEngine, options: EvalOptions, name: str) -> RapidEngine:
