@@ -14,9 +14,7 @@ from rapid_core.evaluation.answers_file import RunFolder, read_description
 from rapid_core.evaluation.judge import Judge
 from rapid_core.evaluation.records import Answer, Question
 from rapid_core.evaluation.tasks import Task, TaskOptions, load_tasks
-from rapid_core.evaluation.tasks.scattered import NAME, WITHOUT_JUDGE, not_judged
-
-METRIC = "judge"
+from rapid_core.evaluation.tasks.scattered import METRIC, NAME, WITHOUT_JUDGE, not_judged
 
 
 def judge_kept(folder: Path, judge: Judge, console: Console) -> None:

@@ -27,6 +27,8 @@ FILE = "mtbench101_sample.jsonl"
 NAME = "scattered-dialogue"
 HISTORY_TOKENS = 122_000
 MAX_NEW_TOKENS = 256
+# What a judge gives.
+METRIC = "judge"
 WITHOUT_JUDGE = (
     f"No judge is given for {NAME!r}: answers are compared with references by ROUGE-L-Sum alone, and kept, so that "
     "they can be judged later (CLI: --report-only with --judge-url and --judge-model)."
@@ -77,7 +79,7 @@ class ScatteredDialogue(SelectedQuestions):
         if self._judge is None:
             self.notes.append(WITHOUT_JUDGE)
         else:
-            self.metrics = {"judge": f"judge's score, in percent of {HIGHEST}", **self.metrics}
+            self.metrics = {METRIC: f"judge's score, in percent of {HIGHEST}", **self.metrics}
 
     def score(self, question: Question, text: str, likelihoods: Sequence[float] | None) -> dict[str, float]:  # noqa: ARG002
         """An answer to which the judge gives no score has none, and a note says so.
@@ -94,7 +96,7 @@ class ScatteredDialogue(SelectedQuestions):
         except NoScoreError as error:
             self.notes.append(f"{not_judged(question.id)}: {error}.")
             return scores
-        return {"judge": judged / HIGHEST, **scores}
+        return {METRIC: judged / HIGHEST, **scores}
 
 
 def not_judged(question: str) -> str:
